@@ -1,0 +1,1 @@
+"""Labelled images to sharded TFRecords with Apache Beam."""

@@ -1,0 +1,1 @@
+"""Pipelines that read a finished dataset back."""
