@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from beam_pipeline.errors import StorageError
 from beam_pipeline.storage import globbing, local
+from beam_pipeline.storage.config import StorageConfig, current
 from beam_pipeline.storage.paths import Entry, is_local, scheme
+
+_lock = threading.Lock()
+_stores: dict[str, tuple[StorageConfig, Any]] = {}
+
+
+def _forget_stores() -> None:
+    """After a fork: connections of the parent must not be used."""
+    global _lock
+    _lock = threading.Lock()
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_forget_stores)
 
 
 def _store(uri: str) -> Any:
-    """The module that holds the functions for `uri`; cloud libraries are loaded only here."""
+    """What holds the functions for `uri`; cloud libraries and Beam are loaded only here.
+
+    One store with its client serves all threads of a process, until `configure`
+    changes the endpoints or credentials.
+    """
     if is_local(uri):
         return local
-    raise StorageError(f"cannot use {uri!r}: no file system for {scheme(uri)}:// is installed")
+    name = scheme(uri)
+    config = current()
+    with _lock:
+        known = _stores.get(name)
+        if known is None or known[0] != config:
+            known = _stores[name] = (config, _make_store(name, config))
+        return known[1]
+
+
+def _make_store(name: str, config: StorageConfig) -> Any:
+    if name == "s3":
+        from beam_pipeline.storage.s3 import S3Store
+
+        return S3Store(config)
+    if name == "gs":
+        from beam_pipeline.storage.gcs import GcsStore
+
+        return GcsStore(config)
+    from beam_pipeline.storage.beam_fs import BeamStore
+
+    return BeamStore(name)
 
 
 def stat(uri: str) -> Entry | None:

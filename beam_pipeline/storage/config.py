@@ -18,7 +18,9 @@ class StorageConfig:
       s3_access_key_id, s3_secret_access_key, s3_session_token: credentials.
       s3_verify: False, or a file of CA certificates, for the server's TLS.
       gcs_endpoint: base URL of a GCS server, as in STORAGE_EMULATOR_HOST.
-      gcs_project: project that requests are made for.
+      gcs_project: project that requests are billed to where the bucket asks for it.
+      retry_seconds: how long one request is repeated when the store throttles,
+        resets the connection or answers 5xx.
     """
 
     s3_endpoint_url: str | None = None
@@ -29,6 +31,7 @@ class StorageConfig:
     s3_verify: bool | str | None = None
     gcs_endpoint: str | None = None
     gcs_project: str | None = None
+    retry_seconds: float = 120.0
 
 
 _config = StorageConfig()
