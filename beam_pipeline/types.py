@@ -28,6 +28,7 @@ class RejectReason(str, enum.Enum):
     TIMEOUT = "timeout"  # decoding took longer than --image_timeout
     # Found in the manifest.
     BAD_ROW = "bad_row"  # wrong number of pixels, value over 255, …
+    NO_LABEL = "no_label"  # --label_from does not match, a label cell is empty
     CONFLICTING_LABELS = "conflicting_labels"  # one path, two labels
     CONFLICTING_SPLITS = "conflicting_splits"  # one path, two splits
 
