@@ -1,0 +1,145 @@
+"""Structure checks for formats whose decoders accept files that are cut short. No Pillow."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from beam_pipeline.errors import ImageRejectedError
+from beam_pipeline.types import RejectReason
+
+CheckSize = Callable[[int, int], None]  # (width, height) → None, or raises
+
+
+def check_container(name: str, data: bytes, check_size: CheckSize) -> bool:
+    """Checks what a decoder of the format `name` does not.
+
+    Args:
+      name: a source format as sniff gives it.
+      data: the file.
+      check_size: refuses a declared (width, height) that is too large.
+
+    Returns:
+      whether the file holds further pictures, as far as is seen here.
+
+    Raises:
+      ImageRejectedError: the file ends early, or a part declares too large a size.
+    """
+    check = _CHECKS.get(name)
+    return check(data, check_size) if check else False
+
+
+def _truncated(detail: str) -> ImageRejectedError:
+    return ImageRejectedError(RejectReason.TRUNCATED, detail)
+
+
+def _gif(data: bytes, check_size: CheckSize) -> bool:
+    """Walks over all blocks up to the trailer; more than one image is an animation."""
+    frames = 0
+    end = len(data)
+    if end < 13:
+        raise _truncated("GIF: the file ends in its header")
+    check_size(*struct.unpack_from("<HH", data, 6))
+    position = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
+    while position < end:
+        block = data[position]
+        if block == 0x3B:  # trailer
+            break
+        if block == 0x21:  # extension
+            position = _skip_gif_blocks(data, position + 2)
+        elif block == 0x2C and position + 10 <= end:
+            flags = data[position + 9]
+            position += 11 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+            position = _skip_gif_blocks(data, position)
+            frames += 1
+        elif block == 0x2C:
+            position = end
+        else:
+            position += 1  # decoders skip what they do not know
+    if position >= end:
+        raise _truncated(f"GIF: the file ends before its trailer, after {frames} whole frames")
+    return frames > 1
+
+
+def _skip_gif_blocks(data: bytes, position: int) -> int:
+    end = len(data)
+    while position < end:
+        size = data[position]
+        position += size + 1
+        if not size:
+            return position
+    return end
+
+
+def _webp(data: bytes, check_size: CheckSize) -> bool:
+    declared = int.from_bytes(data[4:8], "little") + 8
+    if declared > len(data):
+        raise _truncated(f"WEBP: the file has {len(data)} of {declared} bytes")
+    return False
+
+
+def _iso_media(data: bytes, check_size: CheckSize) -> bool:
+    """Walks over the outer boxes of an AVIF or HEIC file."""
+    position = 0
+    end = len(data)
+    while position + 8 <= end:
+        size = int.from_bytes(data[position : position + 4], "big")
+        if size == 1:
+            size = int.from_bytes(data[position + 8 : position + 16], "big")
+        if size == 0:  # up to the end of the file
+            return False
+        if size < 8 or position + size > end:
+            raise _truncated(
+                f"a box of {size} bytes at byte {position} does not fit into the {end} bytes"
+            )
+        position += size
+    return False
+
+
+_JP2_CODESTREAM = b"\xff\x4f\xff\x51"
+
+
+def _jp2(data: bytes, check_size: CheckSize) -> bool:
+    """The codestream declares the real size, and its decoder takes a part for the whole."""
+    start = data.find(_JP2_CODESTREAM)
+    if start < 0 or start + 24 > len(data):
+        raise _truncated("JP2: there is no codestream")
+    right, bottom, left, top = struct.unpack_from(">IIII", data, start + 8)
+    if right <= left or bottom <= top:
+        raise ImageRejectedError(
+            RejectReason.CORRUPT, f"JP2: declares {right - left}×{bottom - top} pixels"
+        )
+    check_size(right - left, bottom - top)
+    if not data.rstrip(b"\0\r\n").endswith(b"\xff\xd9") and b"\xff\xd9" not in data[-4096:]:
+        raise _truncated("JP2: the end marker of the codestream is missing")
+    return False
+
+
+def _icon(data: bytes, check_size: CheckSize) -> bool:
+    """Each picture of an icon has a header of its own, which the directory does not bound."""
+    count = int.from_bytes(data[4:6], "little")
+    if not count:
+        raise ImageRejectedError(RejectReason.CORRUPT, "an icon file without pictures")
+    if 6 + 16 * count > len(data):
+        raise _truncated("the file ends in its directory of pictures")
+    for entry in range(6, 6 + 16 * count, 16):
+        size, start = struct.unpack_from("<II", data, entry + 8)
+        if start + size > len(data) or start + 24 > len(data):
+            raise _truncated("a picture of the icon reaches over the end of the file")
+        if data.startswith(b"\x89PNG", start):
+            check_size(*struct.unpack_from(">II", data, start + 16))
+        else:
+            width, height = struct.unpack_from("<ii", data, start + 4)
+            check_size(abs(width), abs(height))
+    return count > 1
+
+
+_CHECKS: dict[str, Callable[[bytes, CheckSize], bool]] = {
+    "avif": _iso_media,
+    "cur": _icon,
+    "gif": _gif,
+    "heic": _iso_media,
+    "ico": _icon,
+    "jp2": _jp2,
+    "webp": _webp,
+}

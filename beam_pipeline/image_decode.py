@@ -1,0 +1,168 @@
+"""Decoding with Pillow: one plugin by name, every failure of it turned into a reject."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from beam_pipeline.errors import ImageRejectedError
+from beam_pipeline.image_containers import check_container
+from beam_pipeline.options import ImageOptions
+from beam_pipeline.types import RejectReason
+
+_T = TypeVar("_T")
+
+# Source format → Pillow's plugin. Called directly, so that only the decoder that
+# fits the bytes ever sees them, and none that runs another program.
+_PLUGINS = {
+    "avif": ("AvifImagePlugin", "AvifImageFile"),
+    "bmp": ("BmpImagePlugin", "BmpImageFile"),
+    "cur": ("CurImagePlugin", "CurImageFile"),
+    "dds": ("DdsImagePlugin", "DdsImageFile"),
+    "gif": ("GifImagePlugin", "GifImageFile"),
+    "ico": ("IcoImagePlugin", "IcoImageFile"),
+    "jp2": ("Jpeg2KImagePlugin", "Jpeg2KImageFile"),
+    "pcx": ("PcxImagePlugin", "PcxImageFile"),
+    "png": ("PngImagePlugin", "PngImageFile"),
+    "ppm": ("PpmImagePlugin", "PpmImageFile"),
+    "psd": ("PsdImagePlugin", "PsdImageFile"),
+    "qoi": ("QoiImagePlugin", "QoiImageFile"),
+    "sgi": ("SgiImagePlugin", "SgiImageFile"),
+    "tga": ("TgaImagePlugin", "TgaImageFile"),
+    "tiff": ("TiffImagePlugin", "TiffImageFile"),
+    "webp": ("WebPImagePlugin", "WebPImageFile"),
+    "xbm": ("XbmImagePlugin", "XbmImageFile"),
+}
+
+# TensorFlow's decoders refuse 2**29 samples and more; see check_size.
+MAX_SAMPLES = 1 << 29
+
+
+class _BoundedReader(io.BytesIO):
+    """Bytes that stop a decoder when its time is up: decoders read while they work."""
+
+    def __init__(self, data: bytes, timeout: float):
+        super().__init__(data)
+        self.expired = False
+        self._deadline = time.monotonic() + timeout if timeout else float("inf")
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.monotonic() > self._deadline:
+            self.expired = True
+            raise OSError("out of time")
+        return super().read(size)
+
+
+def check_size(width: int, height: int, options: ImageOptions) -> None:
+    """Refuses a declared size before anything of that size is made.
+
+    Raises:
+      ImageRejectedError: width × height is over options.max_pixels.
+    """
+    if width * height > options.max_pixels:
+        raise ImageRejectedError(
+            RejectReason.TOO_MANY_PIXELS,
+            f"declares {width}×{height} = {width * height} pixels; --max_pixels allows "
+            f"{options.max_pixels}",
+        )
+
+
+def contain(name: str, function: Callable[[], _T]) -> _T:
+    """function(), with every exception of a decoder turned into a reject.
+
+    Raises:
+      ImageRejectedError: whatever went wrong, named after the format `name`.
+    """
+    try:
+        return function()
+    except ImageRejectedError:
+        raise
+    except MemoryError as error:
+        raise ImageRejectedError(
+            RejectReason.TOO_MANY_PIXELS, f"{name.upper()}: not enough memory to decode it"
+        ) from error
+    except Image.DecompressionBombError as error:
+        raise ImageRejectedError(
+            RejectReason.TOO_MANY_PIXELS, f"{name.upper()}: {one_line(error)}"
+        ) from error
+    except Exception as error:
+        message = one_line(error)
+        lower = message.lower()
+        if isinstance(error, EOFError) or "truncated" in lower or "not enough" in lower:
+            reason = RejectReason.TRUNCATED
+        else:
+            reason = RejectReason.CORRUPT
+        raise ImageRejectedError(reason, f"{name.upper()}: {message}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception as one short printable line."""
+    text = " ".join(str(error).split())
+    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable[:200] or type(error).__name__
+
+
+def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> tuple[Image.Image, bool]:
+    """Decodes the first picture of `data`.
+
+    Args:
+      name: a source format as sniff gives it.
+      data: the file.
+      options: max_pixels and image_timeout bound the decoding.
+
+    Returns:
+      the loaded image, and whether the file holds further pictures.
+
+    Raises:
+      ImageRejectedError: the file is damaged, cut short, too large or too slow.
+    """
+    more = check_container(name, data, lambda width, height: check_size(width, height, options))
+    reader = _BoundedReader(data, options.image_timeout)
+    plugin = _heif_plugin() if name == "heic" else _plugin(name)
+
+    def load() -> Image.Image:
+        image = plugin(reader)
+        check_size(image.width, image.height, options)
+        image.load()
+        return image
+
+    try:
+        image = contain(name, load)
+    except ImageRejectedError as error:
+        if reader.expired:
+            raise ImageRejectedError(
+                RejectReason.TIMEOUT,
+                f"{name.upper()}: decoding took longer than --image_timeout "
+                f"{options.image_timeout:g}",
+            ) from error
+        raise
+    return image, more or _has_more(name, image)
+
+
+def _plugin(name: str) -> Callable[[io.BytesIO], Any]:
+    module, cls = _PLUGINS[name]
+    return getattr(importlib.import_module(f"PIL.{module}"), cls)
+
+
+def _heif_plugin() -> Callable[[io.BytesIO], Any]:
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError as error:
+        raise ImageRejectedError(
+            RejectReason.UNSUPPORTED_FORMAT,
+            "this is a HEIC image; to read it, run `pip install imagebeam[heif]`",
+        ) from error
+    return HeifImageFile
+
+
+def _has_more(name: str, image: Image.Image) -> bool:
+    if name == "tiff":
+        return bool(image.tag_v2.next)  # type: ignore[attr-defined]
+    if name in ("webp", "avif", "heic"):
+        return int(getattr(image, "n_frames", 1)) > 1
+    return False

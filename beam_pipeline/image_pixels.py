@@ -1,0 +1,163 @@
+"""Decoded images of any Pillow mode → upright 8-bit gray or RGB, and → stored bytes."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image, JpegImagePlugin, PngImagePlugin
+
+from beam_pipeline.errors import ImageRejectedError
+from beam_pipeline.options import ImageOptions, ResizeMode
+from beam_pipeline.types import RejectReason
+
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+JPEG_MAX_SIDE = 65_500  # of libjpeg
+# Registers Pillow's encoders; without the import, saving would load every plugin.
+_ENCODERS = (JpegImagePlugin, PngImagePlugin)
+
+
+def upright(image: Image.Image, orientation: int) -> Image.Image:
+    """`image` with its EXIF orientation (1 to 8) applied."""
+    return image.transpose(_TRANSPOSE[orientation]) if orientation != 1 else image
+
+
+def to_eight_bits(image: Image.Image, maximum: int = 65_535) -> Image.Image:
+    """A 16-bit gray image as mode L: 0 … maximum becomes 0 … 255, rounded."""
+    samples = np.asarray(image).astype(np.uint32)
+    scaled = (np.minimum(samples, maximum) * 255 + maximum // 2) // maximum
+    return Image.fromarray(scaled.astype(np.uint8))
+
+
+def composite(
+    image: Image.Image, alpha: Image.Image, background: tuple[int, int, int]
+) -> Image.Image:
+    """`image` (L or RGB) over a background where `alpha` (L) is less than 255."""
+    red, green, blue = background
+    if image.mode == "L" and red == green == blue:
+        canvas = Image.new("L", image.size, red)
+    else:
+        canvas = Image.new("RGB", image.size, background)
+        image = image.convert("RGB")
+    canvas.paste(image, mask=alpha)
+    return canvas
+
+
+def flatten(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image.Image:
+    """Any Pillow mode → L or RGB, with transparency composited on the background.
+
+    Args:
+      image: a loaded image.
+      options: the background.
+      notes: what was done is added here.
+
+    Raises:
+      ImageRejectedError: the samples are 32-bit integers or floats.
+    """
+    mode = image.mode
+    if mode in ("L", "RGB") and "transparency" not in image.info:
+        return image
+    if mode in ("I", "F"):
+        kind = "32-bit integer" if mode == "I" else "floating point"
+        raise ImageRejectedError(
+            RejectReason.UNSUPPORTED_PIXELS,
+            f"the samples are {kind}; 8 or 16 bits are expected, as the range of these is not "
+            "known. Scale the image to 8 or 16 bits first",
+        )
+    if mode.startswith("I;16"):
+        notes.add("depth_reduced")
+        return to_eight_bits(image)
+    if mode == "1" and "transparency" not in image.info:
+        return image.convert("L")
+    if mode == "CMYK":
+        notes.add("cmyk_converted")
+        return image.convert("RGB")
+    if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        if mode in ("LA", "La"):
+            image = image.convert("LA")
+        else:
+            image = image.convert("RGBA")
+        alpha = image.getchannel("A")
+        opaque = image.convert("L" if image.mode == "LA" else "RGB")
+        if alpha.getextrema()[0] == 255:
+            return opaque
+        notes.add("alpha_composited")
+        return composite(opaque, alpha, options.background)
+    return image.convert("RGB")  # P, RGBX, YCbCr, LAB, HSV
+
+
+def to_channels(image: Image.Image, channels: int | None, notes: set[str]) -> Image.Image:
+    """`image` (L or RGB) with 1 or 3 channels; None keeps what it has."""
+    wanted = {None: image.mode, 1: "L", 3: "RGB"}[channels]
+    if wanted == image.mode:
+        return image
+    notes.add("channels_converted")
+    return image.convert(wanted)
+
+
+def resize(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image.Image:
+    """`image` (L or RGB) brought to options.resize in the way of options.resize_mode."""
+    if options.resize is None:
+        return image
+    height, width = options.resize
+    if options.resize_mode is ResizeMode.FIT:
+        width, height = fit_size(image.width, image.height, width, height)
+    if image.size == (width, height):
+        return image
+    notes.add("resized")
+    if options.resize_mode is ResizeMode.CROP:
+        # The centre part with the wanted aspect ratio, as large as possible.
+        scale = min(image.width / width, image.height / height)
+        left = (image.width - width * scale) / 2
+        top = (image.height - height * scale) / 2
+        box = (left, top, left + width * scale, top + height * scale)
+        return image.resize((width, height), Image.Resampling.BICUBIC, box)
+    if options.resize_mode is ResizeMode.PAD:
+        inner = fit_size(image.width, image.height, width, height)
+        if inner != image.size:
+            image = image.resize(inner, Image.Resampling.BICUBIC)
+        red, green, blue = options.background
+        if image.mode == "L" and not (red == green == blue) and options.channels != 1:
+            image = image.convert("RGB")
+        if image.mode == "RGB":
+            canvas = Image.new("RGB", (width, height), options.background)
+        else:
+            canvas = Image.new("L", (width, height), _luma(options.background))
+        canvas.paste(image, ((width - inner[0]) // 2, (height - inner[1]) // 2))
+        return canvas
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def fit_size(width: int, height: int, max_width: int, max_height: int) -> tuple[int, int]:
+    """The largest (width, height) of the same aspect ratio inside the bounds."""
+    if width * max_height >= height * max_width:
+        return max_width, max(1, round(height * max_width / width))
+    return max(1, round(width * max_height / height)), max_height
+
+
+def _luma(color: tuple[int, int, int]) -> int:
+    pixel = Image.new("RGB", (1, 1), color).convert("L").getpixel((0, 0))
+    assert isinstance(pixel, int)
+    return pixel
+
+
+def encode_jpeg(image: Image.Image, quality: int) -> bytes:
+    """`image` (L or RGB) as a baseline JPEG, 4:4:4."""
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=quality, subsampling=0)
+    return stream.getvalue()
+
+
+def encode_png(image: Image.Image) -> bytes:
+    """`image` (L or RGB) as an 8-bit PNG without ancillary chunks."""
+    stream = io.BytesIO()
+    Image.frombytes(image.mode, image.size, image.tobytes()).save(stream, "PNG")
+    return stream.getvalue()
