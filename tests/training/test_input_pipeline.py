@@ -1,0 +1,292 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from beam_pipeline.errors import DatasetError, UsageError
+from beam_pipeline.options import FeatureNames
+from tests import fakes
+from tests.training.datasets import face, write_dataset
+from training.decode import ImageTarget, encoded_decoder, target_for
+from training.input_pipeline import ReadOptions, SplitReader, read_split
+from training.shards import open_dataset
+
+NO_CACHE = ReadOptions(cache="none")
+
+
+def keys_of(batches) -> list[str]:
+    """Keys with weight 1, in order."""
+    return [
+        key.decode()
+        for batch in batches
+        for key, weight in zip(batch["key"].numpy(), batch["weight"].numpy(), strict=True)
+        if weight
+    ]
+
+
+def reader_of(path, batch_size=5, **arguments) -> SplitReader:
+    arguments.setdefault("options", NO_CACHE)
+    info = open_dataset(str(path))
+    split = arguments.pop("split", "train")
+    target = arguments.pop("target", None) or target_for(info, image_size=(12, 16))
+    return SplitReader(info, split, target, batch_size=batch_size, **arguments)
+
+
+ALL = sorted(f"train/{number}" for number in range(24))
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "raw", "mixed"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("names", "compressed"), [(FeatureNames.DEFAULT, False), (FeatureNames.SLIM, True)]
+)
+def test_reads_every_encoding_names_and_compression(
+    tmp_path, encoding, channels, names, compressed
+):
+    write_dataset(
+        tmp_path, encoding=encoding, channels=channels, names=names, compressed=compressed
+    )
+    seen = 0
+    for images, labels in read_split(str(tmp_path), "train", batch_size=5):
+        assert images.dtype == tf.uint8
+        assert images.shape[1:] == (12, 16, channels)
+        for image, label in zip(images.numpy(), labels.numpy(), strict=True):
+            bar = image.astype(int).reshape(3, 4, -1).mean(axis=(1, 2))
+            assert bar.argmax() == label
+            seen += 1
+    assert seen == 24
+
+
+@pytest.mark.parametrize("encoding", ["png", "raw"])
+def test_lossless_pixels_come_back_exactly(tmp_path, encoding):
+    write_dataset(tmp_path, encoding=encoding)
+    for batch in reader_of(tmp_path, padded=False).stored_batches():
+        for key, image, label in zip(
+            batch["key"].numpy(), batch["image"].numpy(), batch["label"].numpy(), strict=True
+        ):
+            number = int(key.decode().split("/")[1])
+            np.testing.assert_array_equal(image, face(label, number, (12, 16), 1))
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
+@pytest.mark.parametrize("resize_mode", ["stretch", "crop"])
+def test_mixed_sizes_and_changed_channels_batch(tmp_path, encoding, resize_mode):
+    write_dataset(tmp_path, encoding=encoding, size=None, channels=3)
+    (images, _), *_ = read_split(
+        str(tmp_path),
+        "train",
+        batch_size=24,
+        image_size=(9, 9),
+        channels=1,
+        resize_mode=resize_mode,
+    )
+    assert images.shape == (24, 9, 9, 1)
+    assert images.numpy().std() > 20
+
+
+def test_mixed_sizes_need_a_size(tmp_path):
+    write_dataset(tmp_path, size=None)
+    with pytest.raises(UsageError, match="differ in size.*--image_size"):
+        read_split(str(tmp_path), "train", batch_size=2)
+
+
+@pytest.mark.parametrize("cache", ["none", "memory", "file"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_training_order_is_decided_by_seed_and_epoch(tmp_path, cache, shards):
+    data = write_dataset(tmp_path / "data", shards=shards)
+    options = ReadOptions(cache=cache, cache_dir=str(tmp_path / "cache"))
+    orders = []
+    for global_seed, (seed, epoch) in enumerate([(1, 0), (1, 0), (1, 1), (2, 0), (0, 0)]):
+        tf.random.set_seed(global_seed)  # must make no difference
+        reader = reader_of(data, seed=seed, options=options)
+        orders.append(keys_of(reader.training_batches(epoch, epoch + 1)))
+        assert sorted(orders[-1]) == ALL
+    assert orders[0] == orders[1]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+@pytest.mark.parametrize("cache", ["none", "memory"])
+def test_a_stream_of_epochs_can_be_entered_anywhere(tmp_path, cache):
+    write_dataset(tmp_path)
+    reader = reader_of(tmp_path, seed=3, options=ReadOptions(cache=cache))
+    assert reader.steps == 5
+    whole = [batch["key"].numpy().tolist() for batch in reader.training_batches(0, 3)]
+    assert len(whole) == 15
+    tail = [batch["key"].numpy().tolist() for batch in reader.training_batches(1, 3, first_step=2)]
+    assert tail == whole[7:]
+
+
+def test_fastest_order_still_has_every_example(tmp_path):
+    write_dataset(tmp_path, shards=4)
+    options = ReadOptions(cache="none", deterministic=False, threads=2)
+    assert sorted(keys_of(reader_of(tmp_path, options=options).training_batches(0, 1))) == ALL
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 7, 24, 100])
+def test_evaluation_counts_every_example_once(tmp_path, batch_size):
+    write_dataset(tmp_path)
+    reader = reader_of(tmp_path, batch_size)
+    batches = list(reader.stored_batches())
+    assert {batch["image"].shape[0] for batch in batches} == {batch_size}
+    assert len(batches) == reader.steps
+    assert sorted(keys_of(batches)) == ALL
+
+
+def test_padding_repeats_images_of_its_own_batch(tmp_path):
+    write_dataset(tmp_path)
+    last = list(reader_of(tmp_path, 16).training_batches(0, 1))[-1]
+    keys, weights = last["key"].numpy(), last["weight"].numpy()
+    np.testing.assert_array_equal(weights, [1] * 8 + [0] * 8)
+    assert keys[8:].tolist() == keys[:8].tolist()
+
+
+def test_the_last_partial_batch_is_kept(tmp_path):
+    write_dataset(tmp_path)
+    dataset = read_split(str(tmp_path), "train", batch_size=10, training=True)
+    assert len(dataset) == 3
+    assert [len(labels) for _, labels in dataset] == [10, 10, 4]
+
+
+@pytest.mark.parametrize("cache", ["none", "memory"])
+@pytest.mark.parametrize(("shards", "workers"), [(1, 2), (2, 3), (4, 2), (5, 2)])
+@pytest.mark.parametrize("training", [True, False])
+def test_workers_share_the_examples(tmp_path, cache, shards, workers, training):
+    write_dataset(tmp_path, shards=shards)
+    seen, steps = [], []
+    for worker in range(workers):
+        reader = reader_of(
+            tmp_path, 4, worker=worker, workers=workers, options=ReadOptions(cache=cache)
+        )
+        batches = reader.training_batches(2, 3) if training else reader.stored_batches()
+        batches = list(batches)
+        assert len(batches) == reader.steps
+        steps.append(reader.steps)
+        seen += keys_of(batches)
+    assert sorted(seen) == ALL
+    assert len(set(steps)) == 1
+
+
+def test_an_input_context_selects_a_workers_part(tmp_path):
+    write_dataset(tmp_path, shards=1)
+    counts = []
+    for worker in range(2):
+        context = tf.distribute.InputContext(2, worker, 2)
+        dataset = read_split(str(tmp_path), "train", batch_size=5, context=context)
+        counts.append(sum(len(labels) for _, labels in dataset))
+    assert counts == [12, 12]
+
+
+def test_replicas_get_equal_parts_of_each_batch(tmp_path):
+    write_dataset(tmp_path)
+    whole = list(reader_of(tmp_path, 8).stored_batches())
+    parts = list(reader_of(tmp_path, 8, replicas=2).stored_batches())
+    assert len(parts) == 2 * len(whole)
+    np.testing.assert_array_equal(
+        np.concatenate([parts[0]["image"], parts[1]["image"]]), whole[0]["image"]
+    )
+    with pytest.raises(UsageError, match="multiple of 3"):
+        reader_of(tmp_path, 8, replicas=3)
+
+
+def test_class_sorted_input_gives_mixed_batches(tmp_path):
+    write_dataset(tmp_path, splits={"train": 300}, shards=3)
+    for _, labels in read_split(str(tmp_path), "train", batch_size=60, training=True):
+        assert set(labels.numpy()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
+def test_random_crops_depend_on_seed_and_epoch_only(tmp_path, encoding):
+    write_dataset(tmp_path, encoding=encoding, size=(40, 60))
+    target = ImageTarget((12, 12), 1, random_crop=True)
+
+    def crops(epoch, **options):
+        reader = reader_of(tmp_path, 24, target=target, options=ReadOptions(**options), seed=5)
+        (batch,) = reader.training_batches(epoch, epoch + 1)
+        order = np.argsort(batch["key"].numpy())
+        return batch["image"].numpy()[order]
+
+    first = crops(0, threads=1)
+    assert first.shape == (24, 12, 12, 1)
+    np.testing.assert_array_equal(first, crops(0, threads=2))
+    assert (first != crops(1, threads=2)).mean() > 0.5
+    np.testing.assert_array_equal(crops(3, cache="memory"), crops(3, cache="memory"))
+
+
+@pytest.mark.parametrize("sides", [(30, 30), (64, 64)])  # shrunk while decoding, and not
+def test_a_fused_crop_shows_the_same_picture_as_decode_then_crop(sides):
+    y, x = np.mgrid[0:90, 0:120]
+    pixels = np.stack([2 * y, 2 * x, x + y], axis=-1).astype(np.uint8)
+    target = ImageTarget(sides, 3, resize_mode="crop")
+    seed = tf.zeros([2], tf.int64)
+    jpeg = encoded_decoder(target)({"image": fakes.encode(pixels, "JPEG", quality=98)}, seed)
+    png = encoded_decoder(target)({"image": fakes.encode(pixels, "PNG")}, seed)
+    difference = np.abs(jpeg.numpy().astype(int) - png.numpy().astype(int))
+    assert difference.mean() < 2.5
+    assert np.ptp(png.numpy()[..., 1]) > 150  # the whole central part is there
+
+
+def test_the_file_cache_is_used_again(tmp_path):
+    data = write_dataset(tmp_path / "data")
+    options = ReadOptions(cache="file", cache_dir=str(tmp_path / "cache"))
+    first = keys_of(reader_of(data, options=options).stored_batches())
+    (file,) = (tmp_path / "cache").glob("*.npy")
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")  # seen by the next reader
+    last = list(reader_of(data, 24, options=options).stored_batches())[-1]
+    assert last["image"].numpy().ravel()[-1] == 7
+    assert keys_of([last]) == first
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cache": "disk"}, "cache must be one of"),
+        ({"cache": "file"}, "--cache_dir"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"ram_budget": 5}, "ram_budget must be at least"),
+        ({"prefetch": -1}, "prefetch must be"),
+    ],
+)
+def test_read_options_check_themselves(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        ReadOptions(**arguments)
+
+
+def test_a_ram_budget_bounds_caches_buffers_and_parallel_calls(tmp_path):
+    write_dataset(tmp_path)
+    info = open_dataset(str(tmp_path))
+    big = ImageTarget((400, 400), 3)  # 24 × 480 kB
+    with pytest.raises(UsageError, match="cache 'memory' needs 10 MiB.*budget of 8 MiB"):
+        SplitReader(
+            info, "train", big, batch_size=1, options=ReadOptions("memory", ram_budget=8 << 20)
+        )
+    with pytest.raises(UsageError, match="budget of 8 MiB is too small"):
+        SplitReader(info, "train", big, batch_size=5, options=ReadOptions(ram_budget=8 << 20))
+    reader = SplitReader(
+        info, "train", big, batch_size=1, options=ReadOptions(ram_budget=8 << 20, threads=50)
+    )
+    assert reader.cache == "none"
+    assert reader._parallel == 5  # 4 MiB hold 8 batches; 3 of them are ready or being read
+
+
+def test_without_labels_they_are_minus_one(tmp_path):
+    write_dataset(tmp_path, labelled=False)
+    labels = np.concatenate(
+        [labels for _, labels in read_split(str(tmp_path), "train", batch_size=9)]
+    )
+    assert collections.Counter(labels.tolist()) == {-1: 24}
+
+
+def test_a_label_outside_the_map_stops_reading(tmp_path):
+    write_dataset(tmp_path, label_offset=1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label id outside the map"):
+        list(read_split(str(tmp_path), "train", batch_size=24, options=NO_CACHE))
+
+
+def test_unknown_splits_and_too_many_workers_are_named(tmp_path):
+    write_dataset(tmp_path)
+    with pytest.raises(DatasetError, match="no split 'val'; it has train"):
+        read_split(str(tmp_path), "val", batch_size=2)
+    with pytest.raises(DatasetError, match="24 images, not enough for 25 workers"):
+        reader_of(tmp_path, worker=24, workers=25)
