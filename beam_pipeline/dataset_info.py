@@ -33,6 +33,8 @@ SCHEMA_FILE = "schema.pbtxt"
 INDEX_DIRECTORY = "index"
 REJECTED_FILE = "rejected.jsonl"
 SUCCESS_FILE = "_SUCCESS"
+CARD_FILE = "README.md"
+PREVIEW_FILE = "preview.html"
 
 SHARD_FILE = re.compile(
     r"(?P<name>[A-Za-z]\w*)-(?P<split>[^-/]+)\.tfrecord"

@@ -1,0 +1,381 @@
+"""The last step of a conversion: prove that nothing is lost, then make the dataset appear.
+
+Runs once, in one worker, on the small results of all shards; safe to repeat after a
+failure. Order matters: shards, index and lists first, the files that other tools take for
+a dataset after them, `_SUCCESS` last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from beam_pipeline import dataset_info, index, metadata, storage
+from beam_pipeline.dataset_info import DatasetInfo, ShardInfo, SplitInfo
+from beam_pipeline.errors import ConversionError
+from beam_pipeline.examples import FeatureSpec
+from beam_pipeline.inputs import ListingReport
+from beam_pipeline.options import Compression, ConvertOptions
+from beam_pipeline.output_directory import MOVES_FILE
+from beam_pipeline.plan import ConversionPlan
+from beam_pipeline.tfrecord_writer import ShardResult, finalize_shards
+from beam_pipeline.types import Outcome
+
+FAILED_SUFFIX = ".failed"
+_REPLACED_MARK = "replaced"  # in staging: the old dataset is gone already
+_THREADS = 16
+_REJECTS_SHOWN = 3  # of each reason, in the summary
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalizeContext:
+    """What the launcher knows of the run.
+
+    Attributes:
+      options: of the conversion; output.name is set.
+      staging: the staging directory.
+      replaced: names in the output directory that go.
+      run: run id, command, versions, start time, plain options: stored as they are.
+    """
+
+    options: ConvertOptions
+    staging: str
+    replaced: tuple[str, ...]
+    run: Mapping[str, Any]
+
+
+def finalize(
+    context: FinalizeContext,
+    plan: ConversionPlan,
+    report: ListingReport,
+    specs: tuple[FeatureSpec, ...],
+    results: Iterable[ShardResult],
+) -> DatasetInfo:
+    """Turns staged shards into a dataset, or into a report of why there is none.
+
+    Returns:
+      What was written. Where the run must fail (nothing written, too many rejects),
+      `run["failure"]` says why, and the files lie in `{output}.failed`.
+
+    Raises:
+      ConversionError: inputs ≠ written + rejected + duplicates, or a staged file is
+        not what its index says.
+    """
+    output = context.options.output.output
+    earlier = _finished_by_this_run(context)
+    if earlier is not None:
+        return earlier
+    ordered = sorted(results, key=lambda result: (result.split, result.number))
+    ledger = _prove(context, plan, report, ordered)
+    info = _describe(context, plan, report, specs, ordered, ledger)
+    failure = _failure(context, info, plan)
+    if failure is not None:
+        info = dataclasses.replace(info, run={**info.run, "failure": failure})
+        _keep_failed(context, info, ordered)
+        return info
+    written = [result for result in ordered if result.path is not None]
+    _announce_moves(context, info)
+    _remove_replaced(context)
+    for split in info.splits:
+        paths = [str(result.path) for result in written if result.split == split]
+        finalize_shards(context.options, split, context.staging, paths)
+    _move_index(context, ordered, output)
+    files = {
+        dataset_info.REJECTED_FILE: _rejected_text(ordered),
+        dataset_info.SCHEMA_FILE: metadata.schema_pbtxt(info),
+        dataset_info.FEATURES_FILE: metadata.tfds_features(info),
+        dataset_info.CONVERSION_FILE: metadata.conversion_json(info),
+        dataset_info.DATASET_INFO_FILE: metadata.tfds_dataset_info(info),
+    }
+    if info.labels is not None:
+        files[dataset_info.LABELS_FILE] = dataset_info.labels_text(info.labels)
+    for name, text in files.items():
+        storage.write_bytes(storage.join(output, name), text.encode())
+    storage.write_bytes(storage.join(output, dataset_info.SUCCESS_FILE), b"")
+    return info
+
+
+# ---------------------------------------------------------------- the proof
+
+
+def _prove(
+    context: FinalizeContext,
+    plan: ConversionPlan,
+    report: ListingReport,
+    results: Sequence[ShardResult],
+) -> dict[str, int]:
+    """Counts every input in the index files and compares; never trusts a counter."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        counted = list(pool.map(lambda result: _count_shard(context, result), results))
+    outcomes: Counter[str] = Counter()
+    for counts in counted:
+        outcomes.update(counts)
+    ledger = {"inputs": report.listed, **{o.value: outcomes[o.value] for o in Outcome}}
+    ledger["duplicates"] = ledger.pop(Outcome.DUPLICATE.value)
+    accounted = ledger["written"] + ledger["rejected"] + ledger["duplicates"]
+    if accounted != ledger["inputs"]:
+        raise ConversionError(
+            f"the run does not reconcile: {ledger['inputs']} inputs were listed, but "
+            f"{ledger['written']} written + {ledger['rejected']} rejected + "
+            f"{ledger['duplicates']} duplicates = {accounted}. Nothing was kept. Did files "
+            "change while they were converted? Please run again, and report it if it stays"
+        )
+    return ledger
+
+
+def _count_shard(context: FinalizeContext, result: ShardResult) -> Mapping[str, int]:
+    table = index.read_index(storage.read_bytes(result.index_path))
+    counts = index.ledger(table)
+    if counts["written"] != result.records:
+        raise ConversionError(
+            f"shard {result.number} of {result.split} does not reconcile: its index has "
+            f"{counts['written']} records, its writer counted {result.records}"
+        )
+    if result.path is not None:
+        _check_staged_size(context, result, index.written_bytes(table))
+    return counts
+
+
+def _check_staged_size(context: FinalizeContext, result: ShardResult, indexed: int) -> None:
+    entry = storage.stat(str(result.path))
+    found = None if entry is None else entry.size
+    expected = result.bytes
+    if context.options.output.compression is Compression.NONE and expected != indexed:
+        raise ConversionError(
+            f"shard {result.number} of {result.split}: {expected} bytes were written, "
+            f"its index ends at {indexed}"
+        )
+    # A repeated finalize step finds the file renamed already; its size was checked then.
+    if found is not None and found != expected:
+        raise ConversionError(
+            f"staged shard {result.path} has {found} bytes, expected {expected}: "
+            "the storage lost or changed data"
+        )
+
+
+# ---------------------------------------------------------------- what was written
+
+
+def _describe(
+    context: FinalizeContext,
+    plan: ConversionPlan,
+    report: ListingReport,
+    specs: tuple[FeatureSpec, ...],
+    results: Sequence[ShardResult],
+    ledger: Mapping[str, int],
+) -> DatasetInfo:
+    options = context.options
+    name = str(options.output.name)
+    splits: dict[str, SplitInfo] = {}
+    for split in plan.splits:
+        written = [r for r in results if r.split == split and r.path is not None]
+        classes: Counter[str] = Counter()
+        for result in written:
+            classes.update(result.classes)
+        shards = tuple(
+            ShardInfo(
+                dataset_info.shard_file_name(name, split, number, len(written)),
+                result.records,
+                result.bytes,
+                result.sha256,
+            )
+            for number, result in enumerate(written)
+        )
+        if shards:
+            named = plan.labels if plan.labels is not None else ()
+            splits[split] = SplitInfo(split, shards, {label: classes[label] for label in named})
+    channels: Counter[int] = Counter()
+    sizes: set[tuple[int, int]] = set()
+    totals: dict[str, Counter[str]] = {
+        kind: Counter() for kind in ("reasons", "formats", "notes", "warnings")
+    }
+    for result in results:
+        channels.update(result.channels)
+        sizes.update(tuple(size) for size in result.sizes)
+        for kind, counter in totals.items():
+            counter.update(getattr(result, kind))
+    return DatasetInfo(
+        directory=options.output.output,
+        name=name,
+        splits=splits,
+        labels=plan.labels,
+        features=specs,
+        encoding=options.image.encoding.value,
+        feature_names=options.output.feature_names.value,
+        compression=options.output.compression.value,
+        formats=_sorted(totals["formats"]),
+        channels=next(iter(channels)) if len(channels) == 1 else None,
+        size=next(iter(sizes)) if len(sizes) == 1 else None,
+        ledger=ledger,
+        rejects=_sorted(totals["reasons"]),
+        fingerprint=dataset_info.fingerprint(
+            shard for split in splits.values() for shard in split.shards
+        ),
+        run={
+            **context.run,
+            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "input_bytes": sum(result.input_bytes for result in results),
+            "notes": _sorted(totals["notes"]),
+            "decoder_warnings": _sorted(totals["warnings"]),
+            "ignored_text": report.ignored_text(),
+            "ignored": dict(sorted(report.ignored.items())),
+            "warnings": [*plan.warnings, *report.warnings],
+            "empty_splits": sorted(set(plan.splits) - set(splits)),
+            "empty_classes": _emptied_classes(plan, splits),
+            "rejects_shown": _shown(results),
+        },
+    )
+
+
+def _emptied_classes(plan: ConversionPlan, splits: Mapping[str, SplitInfo]) -> list[str]:
+    """Classes that had inputs of which none was written."""
+    listed: Counter[str] = Counter()
+    written: Counter[str] = Counter()
+    for split in plan.splits.values():
+        listed.update(split.classes)
+    for info in splits.values():
+        written.update(info.classes)
+    return [label for label in plan.labels or () if listed[label] and not written[label]]
+
+
+def _shown(results: Sequence[ShardResult]) -> list[dict[str, Any]]:
+    shown: Counter[str] = Counter()
+    rows = []
+    for reject in sorted(
+        (reject for result in results for reject in result.shown), key=lambda r: (r.reason, r.key)
+    ):
+        shown[reject.reason] += 1
+        if shown[reject.reason] <= _REJECTS_SHOWN:
+            rows.append(reject._asdict())
+    return rows
+
+
+def _sorted(counter: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counter.items()))
+
+
+def _failure(context: FinalizeContext, info: DatasetInfo, plan: ConversionPlan) -> str | None:
+    """Why this run must not become a dataset, or None."""
+    rejected, inputs = info.ledger["rejected"], info.ledger["inputs"]
+    output = context.options.output
+    kinds = ", ".join(f"{count} {reason}" for reason, count in info.rejects.items())
+    if not info.ledger["written"]:
+        return f"no image could be converted: {inputs} inputs, {rejected} rejected ({kinds})"
+    if output.max_rejects is not None:
+        if rejected > output.max_rejects:
+            return (
+                f"{rejected} of {inputs} inputs were rejected ({kinds}), more than "
+                f"--max_rejects {output.max_rejects} allows"
+            )
+    elif rejected > output.max_reject_fraction * inputs:
+        needed = min(1.0, _round_up(rejected / inputs))
+        return (
+            f"{rejected} of {inputs} inputs ({rejected / inputs:.2%}) were rejected ({kinds}), more "
+            f"than --max_reject_fraction {output.max_reject_fraction:g} allows; mend or remove "
+            f"them, or allow them with --max_reject_fraction {needed:g}"
+        )
+    return None
+
+
+def _round_up(fraction: float) -> float:
+    import math
+
+    return math.ceil(fraction * 100) / 100
+
+
+# ---------------------------------------------------------------- making it appear
+
+
+def _finished_by_this_run(context: FinalizeContext) -> DatasetInfo | None:
+    """The dataset, where an earlier attempt of this step finished it and its answer was lost."""
+    output = context.options.output.output
+    if storage.stat(storage.join(output, dataset_info.SUCCESS_FILE)) is None:
+        return None
+    path = storage.join(output, dataset_info.CONVERSION_FILE)
+    if storage.stat(path) is None:
+        return None
+    try:
+        info = DatasetInfo.from_json(output, json.loads(storage.read_bytes(path)))
+    except Exception:
+        return None  # a dataset of something else, about to be replaced
+    return info if info.run.get("run_id") == context.run["run_id"] else None
+
+
+def _announce_moves(context: FinalizeContext, info: DatasetInfo) -> None:
+    """Writes down what is about to change, so that the next run can clean up after a crash."""
+    appear = [shard.file for split in info.splits.values() for shard in split.shards]
+    appear += [
+        dataset_info.INDEX_DIRECTORY,
+        dataset_info.REJECTED_FILE,
+        dataset_info.SCHEMA_FILE,
+        dataset_info.FEATURES_FILE,
+        dataset_info.CONVERSION_FILE,
+        dataset_info.DATASET_INFO_FILE,
+        dataset_info.LABELS_FILE,
+    ]
+    moves = {"appear": appear, "disappear": list(context.replaced)}
+    storage.write_bytes(storage.join(context.staging, MOVES_FILE), json.dumps(moves).encode())
+
+
+def _remove_replaced(context: FinalizeContext) -> None:
+    mark = storage.join(context.staging, _REPLACED_MARK)
+    if not context.replaced or storage.exists(mark):
+        return
+    output = context.options.output.output
+    # Without its marker the old dataset is no dataset any more, whatever happens next.
+    names = sorted(context.replaced, key=lambda name: name != dataset_info.SUCCESS_FILE)
+    for name in names:
+        storage.delete_tree(storage.join(output, name))
+    storage.write_bytes(mark, b"")
+
+
+def _move_index(context: FinalizeContext, results: Sequence[ShardResult], target: str) -> None:
+    """Moves the index files and gives those of renumbered shards their final number."""
+    directory = storage.join(target, dataset_info.INDEX_DIRECTORY)
+    storage.make_directory(directory)
+    written: Counter[str] = Counter()
+    for result in results:
+        final = storage.join(directory, f"{result.split}-{result.number:05d}.parquet")
+        number = written[result.split]
+        written[result.split] += result.path is not None
+        if storage.stat(result.index_path) is None:
+            continue  # moved by an earlier attempt
+        if result.path is not None and number != result.number:
+            data = storage.read_bytes(result.index_path)
+            storage.write_bytes(final, index.with_shard_number(data, number))
+            storage.delete([result.index_path])
+        else:
+            storage.rename(result.index_path, final)
+
+
+def _rejected_text(results: Sequence[ShardResult]) -> str:
+    lines: list[str] = []
+    for result in results:
+        if result.rejected_path is not None:
+            lines += storage.read_bytes(result.rejected_path).decode().splitlines()
+    lines.sort(key=lambda line: (json.loads(line)["key"], line))
+    return "".join(line + "\n" for line in lines)
+
+
+def _keep_failed(
+    context: FinalizeContext, info: DatasetInfo, results: Sequence[ShardResult]
+) -> None:
+    """Keeps what was learned beside the output, under a name that no reader takes for a dataset."""
+    target = failed_directory(context.options.output.output)
+    storage.delete_tree(target)
+    storage.make_directory(target)
+    _move_index(context, results, target)
+    text = _rejected_text(results)
+    storage.write_bytes(storage.join(target, dataset_info.REJECTED_FILE), text.encode())
+    path = storage.join(target, dataset_info.CONVERSION_FILE)
+    storage.write_bytes(path, metadata.conversion_json(info).encode())
+
+
+def failed_directory(output: str) -> str:
+    """Where a failed run keeps its rejects and index."""
+    return output.rstrip("/") + FAILED_SUFFIX

@@ -1,0 +1,38 @@
+"""Salted 64-bit hashes of keys: the only source of randomness in a dataset.
+
+Splits and the global order come from here and from nothing else. Changing the
+function, the salts or the digest size moves images between splits and shards of
+every dataset that is converted again; it needs a new major version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+HASH_BITS = 64
+
+
+def hash64(salt: str, text: str) -> int:
+    """A uniform integer in [0, 2**64), a function of `salt` and `text` alone.
+
+    Args:
+      salt: at most 64 bytes of UTF-8; separates uses that must be independent.
+      text: any valid UTF-8 string.
+    """
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=salt.encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
+def order_hash(seed: int, key: str) -> int:
+    """Where an image stands in the global shuffle of the dataset."""
+    return hash64(f"imagebeam order {seed}", key)
+
+
+def split_hash(seed: int, group: str) -> int:
+    """Which split an image belongs to; `group` is its group key, else its key."""
+    return hash64(f"imagebeam split {seed}", group)
+
+
+def bucket_hash(key: str, buckets: int) -> int:
+    """In which of `buckets` groups a key is compared with its possible duplicates."""
+    return hash64("imagebeam bucket", key) % buckets

@@ -1,0 +1,259 @@
+"""ImageRefs → serialized Examples, rejects and index rows: all the work on one image.
+
+The path of an image: storage.read_bytes → images.prepare_image → ExampleEncoder. This
+module needs neither Beam nor TensorFlow, so that worker processes start fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from beam_pipeline import images, storage
+from beam_pipeline.errors import ImageRejectedError
+from beam_pipeline.examples import ExampleEncoder, FeatureSpec, feature_specs
+from beam_pipeline.inputs.fer2013 import parse_pixels
+from beam_pipeline.keys import to_key
+from beam_pipeline.options import ConvertOptions, Encoding, ImageOptions
+from beam_pipeline.plan import ConversionPlan
+from beam_pipeline.types import (
+    ImageRecord,
+    ImageRef,
+    Outcome,
+    PreparedImage,
+    RejectedImage,
+    RejectReason,
+    Stage,
+)
+
+# References handed over at once: enough to hide the cost of handing over, few enough
+# that the results of all workers together stay small in memory.
+CHUNK_IMAGES = 64
+CHUNK_BYTES = 4 << 20  # 4 MiB of input
+# Objects in a remote store are fetched side by side: each costs a round trip.
+REMOTE_READ_THREADS = 16
+
+
+class IndexRow(NamedTuple):
+    """What the index says of one input, before its place in the shard is known."""
+
+    key: str
+    outcome: str
+    reason: str | None
+    row: int | None
+    label: str | None
+    group: str | None
+    record_bytes: int | None  # of the serialized Example, without TFRecord framing
+    sha256: str | None
+    height: int | None
+    width: int | None
+    channels: int | None
+    format: str | None
+    source_format: str | None
+    image_bytes: int | None
+    notes: str | None  # comma-separated
+
+
+class ChunkResult(NamedTuple):
+    """The outcome of a chunk of references.
+
+    Attributes:
+      records: serialized Examples of the images that are written, in order.
+      rows: one per reference, in order; the written ones in the order of `records`.
+      rejected: the refused ones.
+      input_bytes: bytes read.
+      warnings: kind of decoder warning → how often.
+    """
+
+    records: list[bytes]
+    rows: list[IndexRow]
+    rejected: list[RejectedImage]
+    input_bytes: int
+    warnings: Counter[str]
+
+
+def chunks(refs: Sequence[ImageRef], image: ImageOptions) -> Iterator[list[ImageRef]]:
+    """Cuts references into chunks of bounded count and (as far as sizes are known) bytes."""
+    # Raw pixels are an order of magnitude larger than the file that they come from.
+    growth = 12 if image.encoding is Encoding.RAW and image.resize is None else 1
+    chunk: list[ImageRef] = []
+    size = 0
+    for ref in refs:
+        expected = max(ref.size, 0) * growth
+        if chunk and (len(chunk) >= CHUNK_IMAGES or size + expected > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(ref)
+        size += expected
+    if chunk:
+        yield chunk
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordMaker:
+    """Turns references into records; picklable, the same in every kind of worker.
+
+    Attributes:
+      image: what is accepted and how it is stored.
+      specs: the features of an Example.
+      labels: class names by id, or None.
+      storage: how object stores are reached.
+    """
+
+    image: ImageOptions
+    specs: tuple[FeatureSpec, ...]
+    labels: tuple[str, ...] | None
+    storage: storage.StorageConfig = dataclasses.field(default_factory=storage.StorageConfig)
+
+    def make(self, refs: Sequence[ImageRef]) -> ChunkResult:
+        """Reads, checks, encodes and serializes `refs`, in order.
+
+        Raises:
+          StorageError: the environment failed (never because of one bad file).
+        """
+        storage.configure(self.storage)
+        label_ids = {name: number for number, name in enumerate(self.labels or ())}
+        records: list[ImageRecord] = []
+        rows: list[IndexRow] = []
+        rejected: list[RejectedImage] = []
+        input_bytes = 0
+        for ref, data in zip(refs, _read_all(refs, self.image.max_bytes), strict=True):
+            stage = Stage.READ
+            try:
+                if ref.problem is not None:
+                    if ref.problem.outcome is Outcome.DUPLICATE:
+                        rows.append(_row(ref, Outcome.DUPLICATE, ref.problem.detail or None))
+                        continue
+                    stage = Stage.LIST
+                    raise ImageRejectedError(RejectReason(ref.problem.reason), ref.problem.detail)
+                if isinstance(data, ImageRejectedError):
+                    raise data
+                assert data is not None
+                input_bytes += len(data)
+                if self.labels is not None and ref.label is None:
+                    stage = Stage.LIST
+                    raise ImageRejectedError(
+                        RejectReason.BAD_ROW, "it has no label, while other inputs have one"
+                    )
+                stage = Stage.DECODE
+                prepared = self._prepare(ref, data)
+            except ImageRejectedError as error:
+                rejected.append(
+                    RejectedImage(
+                        ref.key,
+                        to_key(ref.uri),
+                        stage.value,
+                        error.reason.value,
+                        error.detail,
+                        ref.row,
+                    )
+                )
+                rows.append(_row(ref, Outcome.REJECTED, error.reason.value))
+                continue
+            record = ImageRecord(
+                key=ref.key,
+                image=prepared,
+                sha256=hashlib.sha256(prepared.data).hexdigest(),
+                label=None if ref.label is None else label_ids[ref.label],
+                label_name=ref.label,
+                features=ref.features,
+            )
+            records.append(record)
+            rows.append(_written_row(ref, record))
+        serialized = ExampleEncoder(self.specs).encode(records)
+        lengths = iter(serialized)
+        rows = [
+            row._replace(record_bytes=len(next(lengths)))
+            if row.outcome == Outcome.WRITTEN.value
+            else row
+            for row in rows
+        ]
+        return ChunkResult(
+            serialized,
+            rows,
+            rejected,
+            input_bytes,
+            Counter(getattr(images, "take_warnings", dict)()),
+        )
+
+    def _prepare(self, ref: ImageRef, data: bytes) -> PreparedImage:
+        if ref.pixels == "fer2013":
+            return images.prepare_pixels(parse_pixels(data, ref.row), self.image)
+        return images.prepare_image(data, self.image)
+
+
+def make_specs(options: ConvertOptions, plan: ConversionPlan) -> tuple[FeatureSpec, ...]:
+    """The features of every Example that a conversion writes."""
+    return feature_specs(
+        options.output.feature_names,
+        labelled=plan.labels is not None,
+        encoding=options.image.encoding,
+        extra={
+            name: (kind, name in plan.repeated_features)
+            for name, kind in options.input.features.items()
+        },
+    )
+
+
+def _read_all(
+    refs: Sequence[ImageRef], max_bytes: int
+) -> Iterator[bytes | ImageRejectedError | None]:
+    """The bytes of every reference, or why there are none; None where none are wanted."""
+
+    def read(ref: ImageRef) -> bytes | ImageRejectedError | None:
+        if ref.problem is not None:
+            return None
+        try:
+            return storage.read_bytes(ref.uri, ref.byte_range, max_bytes)
+        except ImageRejectedError as error:
+            return error
+
+    if all(storage.is_local(ref.uri) for ref in refs):
+        yield from map(read, refs)
+    else:
+        with ThreadPoolExecutor(REMOTE_READ_THREADS) as pool:
+            yield from pool.map(read, refs)
+
+
+def _row(ref: ImageRef, outcome: Outcome, reason: str | None) -> IndexRow:
+    return IndexRow(ref.key, outcome.value, reason, ref.row, ref.label, ref.group, *([None] * 9))
+
+
+def _written_row(ref: ImageRef, record: ImageRecord) -> IndexRow:
+    image = record.image
+    return IndexRow(
+        key=ref.key,
+        outcome=Outcome.WRITTEN.value,
+        reason=None,
+        row=ref.row,
+        label=ref.label,
+        group=ref.group,
+        record_bytes=None,
+        sha256=record.sha256,
+        height=image.height,
+        width=image.width,
+        channels=image.channels,
+        format=image.format,
+        source_format=image.source_format,
+        image_bytes=len(image.data),
+        notes=",".join(image.notes),
+    )
+
+
+def measure_size_ratio(refs: Sequence[ImageRef], image: ImageOptions) -> float:
+    """Stored bytes per source byte over a sample of references; 1 where none can be read."""
+    source = stored = 0
+    maker = RecordMaker(image, (), None)
+    for ref, data in zip(refs, _read_all(refs, image.max_bytes), strict=True):
+        if not isinstance(data, bytes):
+            continue
+        try:
+            stored += len(maker._prepare(ref, data).data)
+        except ImageRejectedError:
+            continue
+        source += ref.size if ref.size > 0 else len(data)
+    return stored / source if source and stored else 1.0

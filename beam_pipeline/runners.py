@@ -1,0 +1,52 @@
+"""Which engine runs a pipeline: presets, checks, and the pinned local engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+
+# Options that say "here, in this process".
+LOCAL_RUNNERS = frozenset({"", "direct", "DirectRunner", "FnApiRunner"})
+
+
+def is_local(options: PipelineOptions) -> bool:
+    """Whether the pipeline runs on this machine's own in-process engine."""
+    return (options.view_as(StandardOptions).runner or "") in LOCAL_RUNNERS
+
+
+def make_runner(options: PipelineOptions) -> Any:
+    """The runner for `options`: a runner object for the local engine, else its name.
+
+    Beam's DirectRunner may hand a job to other engines, depending on what it can
+    download; the local engine here is always the in-process FnApiRunner.
+    """
+    if not is_local(options):
+        return options.view_as(StandardOptions).runner
+    from apache_beam.portability.api import beam_provision_api_pb2
+    from apache_beam.runners.portability.fn_api_runner import fn_runner
+    from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+    encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
+    return fn_runner.FnApiRunner(
+        provision_info=fn_runner.ExtendedProvisionInfo(
+            beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
+        )
+    )
+
+
+def uses_worker_processes(options: PipelineOptions) -> bool:
+    """Whether Beam itself was asked to start several local workers."""
+    direct = options.view_as(DirectOptions)
+    return direct.direct_running_mode == "multi_processing" or direct.direct_num_workers != 1
+
+
+def available_cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe(options: PipelineOptions) -> str:
+    """The runner's name, as conversion.json records it."""
+    return "FnApiRunner" if is_local(options) else str(options.view_as(StandardOptions).runner)

@@ -1,0 +1,357 @@
+"""Public PTransforms; they only wire plain functions together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from beam_pipeline import records, storage
+from beam_pipeline.combiners import CombinePlanTally, CombineReports
+from beam_pipeline.dataset_info import DatasetInfo
+from beam_pipeline.duplicates import resolve_duplicates
+from beam_pipeline.examples import feature_specs
+from beam_pipeline.finalize import FinalizeContext, finalize
+from beam_pipeline.hashing import bucket_hash
+from beam_pipeline.inputs import (
+    InputPlan,
+    ListingReport,
+    list_images,
+    resolve_inputs,
+)
+from beam_pipeline.listing_sizes import with_sizes
+from beam_pipeline.options import ConvertOptions, FeatureNames, ImageOptions, InputOptions
+from beam_pipeline.plan import ConversionPlan, PlanTally, make_plan
+from beam_pipeline.progress import ProgressReporter
+from beam_pipeline.references import RefBatch
+from beam_pipeline.tfrecord_writer import WriteShardsToTFRecord
+from beam_pipeline.types import ImageRef
+
+# Keys are compared with their possible duplicates in this many groups: enough to spread
+# the work, few enough that batches of references stay large.
+DUPLICATE_BUCKETS = 128
+# References in one element, and references held before batches are sent.
+BATCH_REFS = 2048
+HELD_REFS = 1 << 17
+
+REPORT_TAG = "report"
+REJECTS_TAG = "rejects"
+
+
+class ListImages(beam.PTransform):
+    """Lists images: PBegin → PCollection[ImageRef].
+
+    The listing happens inside the pipeline, in a worker; a million rows never stand in
+    the job graph. Inputs that are refused or repeated already are ImageRefs with a
+    `problem`.
+
+    Args:
+      options: where images, labels, splits and groups come from.
+
+    Raises:
+      UsageError, InputError: when the transform is made, for what can be seen at once
+        (no such folder, unknown layout, missing columns).
+    """
+
+    def __init__(self, options: InputOptions):
+        super().__init__()
+        self._plan = resolve_inputs(options)
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[ImageRef]:
+        """Applies the transform."""
+        return (
+            pipeline
+            | "Inputs" >> beam.Create([self._plan])
+            # InputPlan
+            | "ListImages" >> beam.FlatMap(lambda plan: list_images(plan, ListingReport()))
+            # ImageRef
+            | "Spread" >> beam.Reshuffle().with_output_types(ImageRef)
+        )
+
+
+class ImagesToExamples(beam.PTransform):
+    """Reads, checks and serializes images: PCollection[ImageRef] → two outputs.
+
+    Output `examples` (the main one): PCollection[tuple[str, bytes]], key and serialized
+    tf.train.Example. Output `rejects`: PCollection[RejectedImage].
+
+    Args:
+      image: what is accepted and how it is stored.
+      labels: class names by id, or None for no label features.
+      feature_names: default or slim.
+      batch: references that are handled at once.
+    """
+
+    def __init__(
+        self,
+        image: ImageOptions | None = None,
+        labels: Iterable[str] | None = None,
+        feature_names: FeatureNames = FeatureNames.DEFAULT,
+        batch: int = records.CHUNK_IMAGES,
+    ):
+        super().__init__()
+        image = image or ImageOptions()
+        known = None if labels is None else tuple(labels)
+        specs = feature_specs(feature_names, labelled=known is not None, encoding=image.encoding)
+        self._maker = records.RecordMaker(image, specs, known)
+        self._batch = batch
+
+    def expand(self, refs: beam.PCollection[ImageRef]) -> Any:
+        """Applies the transform; the result has attributes `examples` and `rejects`."""
+        return (
+            refs
+            | "Batch" >> beam.BatchElements(1, self._batch)
+            # list[ImageRef]
+            | "MakeRecords"
+            >> beam.ParDo(_MakeRecordsDoFn(self._maker)).with_outputs(REJECTS_TAG, main="examples")
+        )
+
+
+class _MakeRecordsDoFn(beam.DoFn):
+    def __init__(self, maker: records.RecordMaker):
+        self._maker = maker
+
+    def process(self, element: list[ImageRef]) -> Iterator[Any]:
+        result = self._maker.make(element)
+        yield from zip(
+            (row.key for row in result.rows if row.record_bytes is not None),
+            result.records,
+            strict=True,
+        )
+        for reject in result.rejected:
+            yield beam.pvalue.TaggedOutput(REJECTS_TAG, reject)
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteContext:
+    """What WriteDataset needs beside the options.
+
+    Attributes:
+      staging: staging directory inside the output directory.
+      replaced: names in the output directory that are replaced.
+      run: run id, command, versions …; stored in conversion.json.
+      reporter: is told what is done.
+      storage: how workers reach object stores.
+      declared_labels: classes that keep their id without images.
+      given_labels: class names in the order of a labels file.
+    """
+
+    staging: str
+    replaced: tuple[str, ...]
+    run: dict[str, Any]
+    reporter: ProgressReporter
+    storage: storage.StorageConfig
+    declared_labels: tuple[str, ...] | None = None
+    given_labels: tuple[str, ...] | None = None
+
+
+class ListBatches(beam.PTransform):
+    """Lists images in batches grouped by duplicate bucket: PBegin → two outputs.
+
+    Output `batches`: PCollection[tuple[int, RefBatch]]. Output `report`:
+    PCollection[ListingReport].
+    """
+
+    def __init__(self, plan: InputPlan, config: storage.StorageConfig):
+        super().__init__()
+        self._plan = plan
+        self._config = config
+
+    def expand(self, pipeline: beam.Pipeline) -> Any:
+        """Applies the transform."""
+        return (
+            pipeline
+            | "Inputs" >> beam.Create([self._plan])
+            # InputPlan
+            | "ListImages"
+            >> beam.ParDo(_ListBatchesDoFn(self._config)).with_outputs(REPORT_TAG, main="batches")
+        )
+
+
+class _ListBatchesDoFn(beam.DoFn):
+    def __init__(self, config: storage.StorageConfig):
+        self._config = config
+
+    def setup(self) -> None:
+        storage.configure(self._config)
+
+    def process(self, plan: InputPlan) -> Iterator[Any]:
+        report = ListingReport()
+        yield from batches_by_bucket(list_images(plan, report))
+        yield beam.pvalue.TaggedOutput(REPORT_TAG, report)
+
+
+class _Batcher:
+    """Gathers references by a key and gives them out in large batches, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Any, list[ImageRef]] = {}
+        self._held = 0
+
+    def add(self, key: Any, refs: list[ImageRef]) -> Iterator[tuple[Any, RefBatch]]:
+        """Adds references; yields what became large enough to go."""
+        group = self._groups.setdefault(key, [])
+        group += refs
+        self._held += len(refs)
+        if len(group) >= BATCH_REFS:
+            del self._groups[key]
+            self._held -= len(group)
+            yield key, RefBatch(group)
+        elif self._held >= HELD_REFS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[tuple[Any, RefBatch]]:
+        """Yields everything that is held."""
+        groups, self._groups, self._held = self._groups, {}, 0
+        yield from ((key, RefBatch(group)) for key, group in groups.items())
+
+
+def batches_by_bucket(refs: Iterable[ImageRef]) -> Iterator[tuple[int, RefBatch]]:
+    """Batches references so that all with the same key get the same bucket number."""
+    batcher = _Batcher()
+    for ref in refs:
+        yield from batcher.add(bucket_hash(ref.key, DUPLICATE_BUCKETS), [ref])
+    yield from batcher.rest()
+
+
+class WriteDataset(beam.PTransform):
+    """Writes a whole dataset: PCollection[tuple[int, RefBatch]] → PCollection[DatasetInfo].
+
+    References are grouped twice, pixels never: by bucket to resolve duplicates, then by
+    shard to write. The one DatasetInfo of the output says what was written, or, in
+    `run["failure"]`, why nothing was.
+
+    Args:
+      options: of the conversion; output.name must be set.
+      context: of the run.
+      report: PCollection of the ListingReports of these references.
+    """
+
+    def __init__(
+        self,
+        options: ConvertOptions,
+        context: WriteContext,
+        report: beam.PCollection[ListingReport],
+    ):
+        super().__init__()
+        self._options = options
+        self._context = context
+        self._report = report
+
+    def expand(self, batches: beam.PCollection[tuple[int, RefBatch]]) -> Any:
+        """Applies the transform."""
+        options, context = self._options, self._context
+        resolved = (
+            batches
+            | "GroupByBucket" >> beam.GroupByKey()
+            # (bucket, Iterable[RefBatch])
+            | "ResolveDuplicates" >> beam.ParDo(_ResolveDuplicatesDoFn(context.storage))
+            # RefBatch
+        )
+        report = self._report | "MergeReports" >> beam.CombineGlobally(CombineReports())
+        plan = (
+            resolved
+            | "TallyReferences" >> beam.CombineGlobally(CombinePlanTally(options.output))
+            # PlanTally
+            | "MakePlan" >> beam.Map(_make_plan, options, context)
+            # ConversionPlan
+        )
+        results = (
+            resolved
+            | "AssignShards"
+            >> beam.ParDo(_AssignShardsDoFn(options), beam.pvalue.AsSingleton(plan))
+            # ((split, shard), RefBatch)
+            | "GroupByShard" >> beam.GroupByKey()
+            # ((split, shard), Iterable[RefBatch])
+            | "WriteShards"
+            >> WriteShardsToTFRecord(
+                options,
+                context.staging,
+                beam.pvalue.AsSingleton(plan),
+                context.reporter,
+                context.storage,
+            )
+            # ShardResult
+        )
+        return (
+            batches.pipeline
+            | "Once" >> beam.Create([None])
+            | "Finalize"
+            >> beam.Map(
+                _finalize,
+                beam.pvalue.AsSingleton(plan),
+                beam.pvalue.AsSingleton(report),
+                beam.pvalue.AsIter(results),
+                options,
+                context,
+            )
+            # DatasetInfo
+        )
+
+
+class _ResolveDuplicatesDoFn(beam.DoFn):
+    def __init__(self, config: storage.StorageConfig):
+        self._config = config
+
+    def setup(self) -> None:
+        storage.configure(self._config)
+
+    def process(self, element: tuple[int, Iterable[RefBatch]]) -> Iterator[RefBatch]:
+        _, batches = element
+        refs = resolve_duplicates(ref for batch in batches for ref in batch.refs)
+        for start in range(0, len(refs), BATCH_REFS):
+            yield RefBatch(with_sizes(refs[start : start + BATCH_REFS]))
+
+
+def _make_plan(tally: PlanTally, options: ConvertOptions, context: WriteContext) -> ConversionPlan:
+    storage.configure(context.storage)
+    plan = make_plan(
+        tally,
+        options,
+        declared_labels=context.declared_labels,
+        given_labels=context.given_labels,
+        size_ratio=lambda sample: records.measure_size_ratio(sample, options.image),
+    )
+    context.reporter.set_total(plan.inputs)
+    return plan
+
+
+class _AssignShardsDoFn(beam.DoFn):
+    def __init__(self, options: ConvertOptions):
+        self._options = options
+
+    def start_bundle(self) -> None:
+        self._batcher = _Batcher()
+
+    def process(
+        self, batch: RefBatch, plan: ConversionPlan
+    ) -> Iterator[tuple[tuple[str, int], RefBatch]]:
+        for shard, refs in plan.shards_of(batch.refs, self._options.output).items():
+            yield from self._batcher.add(shard, refs)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for element in self._batcher.rest():
+            window = GlobalWindow()
+            yield WindowedValue(element, window.max_timestamp(), [window])
+
+
+def _finalize(
+    _: None,
+    plan: ConversionPlan,
+    report: ListingReport,
+    results: Iterable[Any],
+    options: ConvertOptions,
+    context: WriteContext,
+) -> DatasetInfo:
+    storage.configure(context.storage)
+    return finalize(
+        FinalizeContext(options, context.staging, context.replaced, context.run),
+        plan,
+        report,
+        records.make_specs(options, plan),
+        results,
+    )
