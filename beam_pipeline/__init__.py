@@ -37,7 +37,24 @@ _MODULES = {
     "read_dataset_info": "dataset_info",
 }
 
-__all__ = [*sorted(_MODULES), "__version__"]  # noqa: PLE0604
+__all__ = [
+    "ConversionSummary",
+    "ConvertOptions",
+    "DatasetInfo",
+    "ImageOptions",
+    "ImageRef",
+    "ImageRejectedError",
+    "ImagebeamError",
+    "ImagesToExamples",
+    "InputOptions",
+    "ListImages",
+    "OutputOptions",
+    "RejectedImage",
+    "WriteDataset",
+    "__version__",
+    "convert",
+    "read_dataset_info",
+]
 
 
 def __getattr__(name: str) -> Any:

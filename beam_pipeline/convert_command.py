@@ -330,7 +330,7 @@ def _parse_num_shards(text: str | None) -> int | dict[str, int] | None:
 
 
 def _pairs(option: str, text: str, kind: type, example: str) -> list[tuple[str, Any]]:
-    pairs = []
+    pairs: list[tuple[str, Any]] = []
     for item in text.split(","):
         name, separator, value = item.strip().partition("=")
         try:

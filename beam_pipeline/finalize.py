@@ -196,7 +196,7 @@ def _describe(
     }
     for result in results:
         channels.update(result.channels)
-        sizes.update(tuple(size) for size in result.sizes)
+        sizes.update(result.sizes)
         for kind, counter in totals.items():
             counter.update(getattr(result, kind))
     return DatasetInfo(

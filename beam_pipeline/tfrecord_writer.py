@@ -282,7 +282,7 @@ class _WriteShardDoFn(beam.DoFn):
         sink = sink_for_split(self._options, split)
         directory = storage.join(self._staging, "shards", split)
         storage.make_directory(directory)
-        writer = None
+        writer: Any = None
         index = IndexBuilder(split, number)
         reasons: Counter[str] = Counter()
         classes: Counter[str] = Counter()
