@@ -13,7 +13,7 @@ from beam_pipeline.errors import ImageRejectedError, StorageError
 from beam_pipeline.storage.local import short_range, too_many_bytes
 from beam_pipeline.storage.paths import DIRECTORY, FILE, Entry, basename
 from beam_pipeline.storage.retry import Fault, Kind, ObjectStoreError, Retrier, failure
-from beam_pipeline.storage.streams import RangeReader, UploadWriter
+from beam_pipeline.storage.streams import READ_BYTES, RangeReader, UploadWriter
 from beam_pipeline.types import RejectReason
 
 _THREADS = 16  # copies and deletions at the same time
@@ -139,7 +139,8 @@ class ObjectStore(abc.ABC):
             if token is None:
                 return
 
-    def _no_bucket(self, action: str, uri: str, bucket: str) -> ObjectStoreError:
+    @staticmethod
+    def _no_bucket(action: str, uri: str, bucket: str) -> ObjectStoreError:
         return failure(
             action,
             uri,
@@ -286,7 +287,7 @@ class ObjectStore(abc.ABC):
             )
 
         raw = RangeReader(fetch, head.size)
-        return cast(BinaryIO, io.BufferedReader(raw, buffer_size=8 << 20))  # 8 MiB a request
+        return cast(BinaryIO, io.BufferedReader(raw, buffer_size=READ_BYTES))
 
     # Writing.
 

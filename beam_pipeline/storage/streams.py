@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+READ_BYTES = 8 << 20  # 8 MiB a request
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -54,6 +56,15 @@ class RangeReader(io.RawIOBase):
         view[:length] = self._fetch(self._position, length)
         self._position += length
         return length
+
+    def readall(self) -> bytes:
+        """The rest, in pieces of READ_BYTES (RawIOBase would ask for 8 KiB at a time)."""
+        pieces = []
+        while self._position < self._size:
+            length = min(READ_BYTES, self._size - self._position)
+            pieces.append(self._fetch(self._position, length))
+            self._position += length
+        return b"".join(pieces)
 
 
 class UploadWriter(io.RawIOBase):
