@@ -227,13 +227,15 @@ def decode_jpeg(
     Raises:
       ImageRejectedError: libjpeg refuses the data, or it ends before the last row.
     """
+    if header.lossless:
+        # libjpeg converts no colours there, and ignores the scale: its rows would
+        # overrun a buffer of the smaller size.
+        gray, scale = False, 1
     if header.components == 4:
         mode = "CMYK"
         raw_mode = "CMYK;I" if header.adobe else "CMYK"
     else:
         mode = raw_mode = "L" if gray or header.components == 1 else "RGB"
-    if header.lossless:
-        scale = 1  # libjpeg ignores the scale there: its rows would overrun the buffer
     size = (-(-header.width // scale), -(-header.height // scale))
     if header.frame in _HUFFMAN_SEQUENTIAL and header.scan_components == header.components:
         data = data[: end - 2] + _LOOKAHEAD

@@ -96,7 +96,8 @@ def sniff(data: bytes) -> str:
     if not data:
         raise ImageRejectedError(RejectReason.EMPTY, "the file has no bytes")
     for magic, name in _IMAGES:
-        if data.startswith(magic):
+        # A cursor file begins like an uncompressed TGA, but never without cursors.
+        if data.startswith(magic) and not (name == "cur" and data[4:6] == b"\0\0"):
             return name
     head = data[:512]
     if head[:4] == b"RIFF":
