@@ -130,12 +130,12 @@ def draw_face(label: str, size: tuple[int, int], rng: np.random.Generator) -> Im
     image = Image.new("RGB", (width, height), _shade(background, 1))
     _draw_background(image, background, rng)
 
-    scale = min(width, height) * rng.uniform(0.33, 0.43)
+    scale = min(width, height) * rng.uniform(0.36, 0.45)
     center = (
         width * (0.5 + np.clip(jitter(0.035), -0.08, 0.08)),
         height * (0.53 + np.clip(jitter(0.03), -0.07, 0.07)),
     )
-    canvas = _Canvas(image, center, scale, np.radians(np.clip(jitter(8), -20, 20)))
+    canvas = _Canvas(image, center, scale, np.radians(np.clip(jitter(6), -15, 15)))
     skin = _shade(_SKINS[rng.integers(len(_SKINS))], rng.uniform(0.92, 1.05))
     hair = _shade(_HAIRS[rng.integers(len(_HAIRS))], rng.uniform(0.85, 1.15))
     wide = rng.uniform(0.76, 0.92)
@@ -206,7 +206,7 @@ def _draw_features(
         face.slant + jitter(0.022),
         face.arch + jitter(0.015),
     )
-    thick = rng.uniform(0.06, 0.1)
+    thick = rng.uniform(0.075, 0.115)
     brow_color = _shade(hair, 0.75) if sum(skin) > 330 else (20, 14, 10)
     for side in (-1, 1):
         x = side * apart
@@ -272,7 +272,7 @@ def _draw_mouth(
     if label in ("happy", "angry") and rng.random() < 0.5:  # teeth are shown
         opened = 0.09 if label == "happy" else 0.07
     if not opened:
-        canvas.line(outline, lip, 0.07)
+        canvas.line(outline, lip, 0.09)
         if label == "disgust" and rng.random() < 0.4:  # the tongue is out
             canvas.oval(0.02, y + 0.1, 0.1, 0.11, (214, 90, 100))
         return
@@ -309,5 +309,5 @@ def _lit_and_noisy(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     light = 1 + rng.uniform(0, 0.22) * (np.cos(angle) * x + np.sin(angle) * y)
     pixels = (pixels - 128) * rng.uniform(0.8, 1.1) + 128 + rng.uniform(-18, 18)
     pixels = pixels * light[..., None]
-    pixels += rng.normal(0, rng.uniform(1, 9), pixels.shape)
+    pixels += rng.normal(0, rng.uniform(1, 7), pixels.shape)
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))

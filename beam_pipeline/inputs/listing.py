@@ -15,14 +15,14 @@ from beam_pipeline.types import ImageRef, Outcome, Problem, RejectReason
 # Names that make a file an input in folder mode, whatever its bytes turn out to be: what
 # Pillow reads, and what people take for images (SVG, HEIC, JPEG XL), so that these are
 # refused by name and not passed over.
-_IMAGE_NAMES = """apng avif avifs bmp bw cur dcx dds dib emf eps exr fit fits fli gif heic heif hif icns ico
-    im j2c j2k jfif jif jp2 jpc jpe jpeg jpf jpg jpx jxl mpo pbm pcd pcx pfm pgm png pnm ppm psd
+_IMAGE_NAMES = """apng avif avifs bmp bw cur dcx dds dib emf eps exr fit fits fli gif heic heif hif icns
+    ico im j2c j2k jfif jif jp2 jpc jpe jpeg jpf jpg jpx jxl mpo pbm pcd pcx pfm pgm png pnm ppm psd
     qoi ras rgb rgba sgi svg svgz tga tif tiff webp wmf xbm xpm"""
 IMAGE_EXTENSIONS = frozenset(_IMAGE_NAMES.split())
 
 # Names of splits, lower case, as folders of public datasets spell them.
-_SPLIT_NAMES = """train training trainset train_set validation valid val validate validationset dev
-    development eval evaluation test testing testset test_set holdout hold_out
+_SPLIT_NAMES = """train training trainset train_set validation valid val validate validationset
+    dev development eval evaluation test testing testset test_set holdout hold_out
     publictest privatetest"""
 SPLIT_FOLDERS = frozenset(_SPLIT_NAMES.split())
 
