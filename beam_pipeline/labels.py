@@ -20,13 +20,13 @@ _DIGITS = re.compile(r"([0-9]+)")
 _NAMED = 20  # names that an error lists
 
 
-def natural_order(name: str) -> tuple[object, ...]:
+def natural_order(name: str) -> tuple[tuple[object, ...], str]:
     """Sort key of a class name: digit runs as numbers; the name itself decides ties."""
     parts: list[object] = list(_DIGITS.split(name))
     for i in range(1, len(parts), 2):
         digits = str(parts[i]).lstrip("0")
         parts[i] = (len(digits), digits)  # int() refuses thousands of digits
-    return (*parts, name)
+    return tuple(parts), name
 
 
 def build_label_map(

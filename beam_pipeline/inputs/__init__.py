@@ -37,6 +37,9 @@ _KINDS: dict[str, ModuleType] = {
     "fer2013": fer2013,
 }
 _MANIFEST_ENDINGS = (*manifest.TABLE_ENDINGS, *manifest.JSON_ENDINGS, *manifest.LIST_ENDINGS)
+# Files that people give as they got them.
+_PACKED = ".zip .gz .tgz .tar .bz2 .xz .7z .rar .zst .parquet .xls .xlsx .h5 .mat .npz .pkl"
+_PACKED_ENDINGS = (*_PACKED.split(), ".tfrecord", ".tfrecords")
 _TRIED = 20  # images that --label_from is tried on before the start
 
 
@@ -69,7 +72,7 @@ def resolve_inputs(options: InputOptions) -> InputPlan:
     plan = _KINDS[kind].resolve(options.inputs, options)
     if options.labels_file is not None:
         plan = _with_labels_file(plan, _absolute(options.labels_file))
-    if kind in ("folder", "glob"):
+    if kind in ("folder", "glob") or NameRule(options.label_from).is_regex:
         _check_first_images(plan)
     return plan
 
@@ -89,6 +92,11 @@ def _kind_of(uri: str) -> str:
         raise _not_there(uri)
     if entry.kind == "directory":
         return "folder"
+    if entry.kind == "file" and uri.lower().endswith(_PACKED_ENDINGS):
+        raise InputError(
+            f"{uri} is neither an image nor a manifest: unpack an archive, save a table as CSV or "
+            "JSON lines"
+        )
     if entry.kind == "file" and uri.lower().endswith(_MANIFEST_ENDINGS):
         return "fer2013" if fer2013.looks_like(uri) else "manifest"
     return "glob"
@@ -147,12 +155,12 @@ def _check_first_images(plan: InputPlan) -> None:
         refs.append(ref)
         if ref.problem is None or len(refs) == _TRIED:
             break
-    if all(ref.problem is not None and ref.problem.reason == "no_label" for ref in refs):
-        problem = refs[0].problem
-        assert problem is not None
+    problems = [ref.problem for ref in refs if ref.problem is not None]
+    if len(problems) == len(refs) and all(found.reason == "no_label" for found in problems):
+        more = f", nor in the {len(refs) - 1} after it" if len(refs) > 1 else ""
         raise InputError(
-            f"{problem.detail}, nor in the {len(refs) - 1} after it; the names are relative to "
-            f"{plan.sources[0].uri}"
+            f"{problems[0].detail}{more}; it is searched in the key of each image, which is its "
+            "path below the input"
         )
 
 

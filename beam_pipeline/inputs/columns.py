@@ -94,6 +94,7 @@ def _asked_column(asked: str, columns: Sequence[str], option: str, where: str) -
 
 def _no_path_column(columns: Sequence[str], where: str) -> str:
     names = ", ".join(KNOWN_COLUMNS["path"][:10])
+    columns = [column if len(column) <= 60 else column[:60] + "…" for column in columns]
     message = (
         f"{where}: no column is known to hold the paths of the images. Expected a header line "
         f"with one of {names} (and for labels one of {', '.join(KNOWN_COLUMNS['label'][:7])}); "
@@ -101,6 +102,8 @@ def _no_path_column(columns: Sequence[str], where: str) -> str:
     )
     if any(has_image_name(column) for column in columns):
         return f"{message}: this looks like data; add a header line, such as path,label"
+    if "pixels" in map(_plain, columns):
+        return f"{message}. A FER2013 file needs the columns emotion and pixels"
     return f"{message}. Name it with --path_column"
 
 

@@ -20,14 +20,16 @@ def read_head(uri: str) -> bytes:
     """The first MiB of a manifest, without its byte order mark, cut after a whole line.
 
     Raises:
-      InputError: it is empty or UTF-16.
+      InputError: it is empty, UTF-16, or has no lines.
     """
     with storage.open_read(uri) as stream:
         head = stream.read(_HEAD_BYTES)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{uri} is UTF-16 text; save it as UTF-8")
     head = head.removeprefix(b"\xef\xbb\xbf")
-    if len(head) >= _HEAD_BYTES - 3 and b"\n" in head:
+    if len(head) >= _HEAD_BYTES - 3:
+        if b"\n" not in head:
+            raise InputError(f"{uri} is no manifest: its first line is longer than 1 MiB")
         head = head[: head.rindex(b"\n") + 1]
     if not head.strip():
         raise InputError(f"{uri} is empty")
