@@ -29,6 +29,26 @@ def check_container(name: str, data: bytes, check_size: CheckSize) -> bool:
     return check(data, check_size) if check else False
 
 
+def is_lossless(name: str, data: bytes) -> bool:
+    """Whether a checked WebP or JPEG 2000 stores its pixels without loss."""
+    if name == "webp":
+        position = 12
+        while position + 8 <= len(data):
+            kind = data[position : position + 4]
+            if kind in (b"VP8 ", b"VP8L"):
+                return kind == b"VP8L"
+            if kind == b"ANMF":
+                position += 8 + 16  # its chunks stand behind the frame's position
+                continue
+            size = int.from_bytes(data[position + 4 : position + 8], "little")
+            position += 8 + size + (size & 1)
+    elif name == "jp2":
+        style = data.find(b"\xff\x52\0", data.find(_JP2_CODESTREAM))
+        # COD: 2 bytes length, 1 style, 4 layers, 4 code block, then 1 is the reversible wavelet.
+        return style >= 0 and data[style + 13 : style + 14] == b"\1"
+    return False
+
+
 def _truncated(detail: str) -> ImageRejectedError:
     return ImageRejectedError(RejectReason.TRUNCATED, detail)
 
@@ -61,6 +81,16 @@ def _gif(data: bytes, check_size: CheckSize) -> bool:
     return frames > 1
 
 
+def _bmp(data: bytes, check_size: CheckSize) -> bool:
+    header, compression = data[14:18], data[30:34]
+    if int.from_bytes(header, "little") >= 40 and int.from_bytes(compression, "little") == 2:
+        raise ImageRejectedError(
+            RejectReason.UNSUPPORTED_FORMAT,
+            "BMP: RLE4 compression is not decoded here (Pillow shows a wrong picture)",
+        )
+    return False
+
+
 def _skip_gif_blocks(data: bytes, position: int) -> int:
     end = len(data)
     while position < end:
@@ -75,6 +105,20 @@ def _webp(data: bytes, check_size: CheckSize) -> bool:
     declared = int.from_bytes(data[4:8], "little") + 8
     if declared > len(data):
         raise _truncated(f"WEBP: the file has {len(data)} of {declared} bytes")
+    if len(data) < 30:
+        raise _truncated("WEBP: the file ends in its header")
+    # libwebp makes two canvases of the declared size as soon as it sees the header.
+    kind = data[12:16]
+    if kind == b"VP8X":
+        width = 1 + int.from_bytes(data[24:27], "little")
+        height = 1 + int.from_bytes(data[27:30], "little")
+    elif kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width = int.from_bytes(data[26:28], "little") & 0x3FFF
+        height = int.from_bytes(data[28:30], "little") & 0x3FFF
+    check_size(width, height)
     return False
 
 
@@ -136,6 +180,7 @@ def _icon(data: bytes, check_size: CheckSize) -> bool:
 
 _CHECKS: dict[str, Callable[[bytes, CheckSize], bool]] = {
     "avif": _iso_media,
+    "bmp": _bmp,
     "cur": _icon,
     "gif": _gif,
     "heic": _iso_media,

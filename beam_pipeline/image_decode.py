@@ -39,8 +39,11 @@ _PLUGINS = {
     "xbm": ("XbmImagePlugin", "XbmImageFile"),
 }
 
-# TensorFlow's decoders refuse 2**29 samples and more; see check_size.
-MAX_SAMPLES = 1 << 29
+
+# A decoder reads a file once or a few times. A TIFF may name one part of itself in
+# 65,535 tags, and is then read (and held) as often.
+_READS = 8
+_FREE_READS = 1 << 20  # 1 MiB
 
 
 class _BoundedReader(io.BytesIO):
@@ -50,12 +53,17 @@ class _BoundedReader(io.BytesIO):
         super().__init__(data)
         self.expired = False
         self._deadline = time.monotonic() + timeout if timeout else float("inf")
+        self._left = _READS * len(data) + _FREE_READS
 
     def read(self, size: int | None = -1, /) -> bytes:
         if time.monotonic() > self._deadline:
             self.expired = True
             raise OSError("out of time")
-        return super().read(size)
+        data = super().read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(f"its parts overlap: more than {_READS} times its size was read")
+        return data
 
 
 def check_size(width: int, height: int, options: ImageOptions) -> None:
@@ -128,8 +136,9 @@ def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> tuple[I
     def load() -> Image.Image:
         image = plugin(reader)
         check_size(image.width, image.height, options)
+        tiles = list(image.tile)
         image.load()
-        return image
+        return _on_canvas(image, tiles[0][1]) if name == "gif" and tiles else image
 
     try:
         image = contain(name, load)
@@ -142,6 +151,15 @@ def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> tuple[I
             ) from error
         raise
     return image, more or _has_more(name, image)
+
+
+def _on_canvas(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """A GIF whose first frame covers only `box`: the rest of its canvas is transparent."""
+    if box[0] <= 0 and box[1] <= 0 and box[2] >= image.width and box[3] >= image.height:
+        return image
+    canvas = Image.new("RGBA", image.size)
+    canvas.paste(image.convert("RGBA").crop(box), box[:2])
+    return canvas
 
 
 def _plugin(name: str) -> Callable[[io.BytesIO], Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, JpegImagePlugin, PngImagePlugin
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.options import ImageOptions, ResizeMode
+from beam_pipeline.options import Encoding, ImageOptions, ResizeMode
 from beam_pipeline.types import RejectReason
 
 _TRANSPOSE = {
@@ -20,9 +20,24 @@ _TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-JPEG_MAX_SIDE = 65_500  # of libjpeg
+# What TensorFlow's decoders take at most (measured with 2.21).
+_JPEG_SIDE = 65_500
+_JPEG_SAMPLES = 1 << 29  # height × width × channels stays below
+_PNG_SIDE = 1_000_000
+_PNG_PIXELS = 1 << 29  # height × width stays below
+_RAW_BYTES = 1 << 30  # an Example is one protobuf message, of 2 GiB at most
 # Registers Pillow's encoders; without the import, saving would load every plugin.
 _ENCODERS = (JpegImagePlugin, PngImagePlugin)
+
+
+def fits(encoding: Encoding, width: int, height: int, channels: int) -> bool:
+    """Whether TensorFlow decodes a picture of this shape from `encoding` (not passthrough)."""
+    side = max(width, height)
+    if encoding is Encoding.JPEG:
+        return side <= _JPEG_SIDE and width * height * channels < _JPEG_SAMPLES
+    if encoding is Encoding.PNG:
+        return side <= _PNG_SIDE and width * height < _PNG_PIXELS
+    return width * height * channels <= _RAW_BYTES
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
@@ -134,6 +149,25 @@ def resize(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image.
         canvas.paste(image, ((width - inner[0]) // 2, (height - inner[1]) // 2))
         return canvas
     return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def decoding_scale(width: int, height: int, options: ImageOptions) -> int:
+    """How many times smaller (1, 2, 4, 8) a JPEG may be decoded before it is resized.
+
+    libjpeg then leaves out the finest detail, at a fraction of the time. The picture
+    stays at least twice as large as the resized one, where that cannot be seen.
+
+    Args:
+      width, height: in pixels, upright.
+      options: the size asked for.
+    """
+    if options.resize is None:
+        return 1
+    target_height, target_width = options.resize
+    ratios = (width / target_width, height / target_height)
+    inside = options.resize_mode in (ResizeMode.FIT, ResizeMode.PAD)
+    room = max(ratios) if inside else min(ratios)
+    return next((scale for scale in (8, 4, 2) if room >= 2 * scale), 1)
 
 
 def fit_size(width: int, height: int, max_width: int, max_height: int) -> tuple[int, int]:

@@ -31,15 +31,17 @@ from PIL import Image
 
 from beam_pipeline.errors import ImageRejectedError
 from beam_pipeline.image_color import apply_profile, needs_conversion
-from beam_pipeline.image_decode import MAX_SAMPLES, check_size, contain, decode_with_pillow
+from beam_pipeline.image_containers import is_lossless
+from beam_pipeline.image_decode import check_size, contain, decode_with_pillow
 from beam_pipeline.image_exif import exif_orientation
 from beam_pipeline.image_jpeg import decode_jpeg, find_end, parse_jpeg
 from beam_pipeline.image_pixels import (
-    JPEG_MAX_SIDE,
     composite,
+    decoding_scale,
     encode_jpeg,
     encode_png,
     fit_size,
+    fits,
     flatten,
     resize,
     to_channels,
@@ -87,11 +89,16 @@ def prepare_image(data: bytes, options: ImageOptions) -> PreparedImage:
             RejectReason.FORMAT_NOT_ALLOWED,
             f"this is {source}; --formats allows {', '.join(sorted(options.formats))}",
         )
-    if source == "jpeg":
-        return _prepare_jpeg(data, options)
-    if source == "png":
-        return _prepare_png(data, options)
-    return _prepare_other(source, data, options)
+    try:
+        if source == "jpeg":
+            return _prepare_jpeg(data, options)
+        if source == "png":
+            return _prepare_png(data, options)
+        return _prepare_other(source, data, options)
+    except MemoryError as error:
+        raise ImageRejectedError(
+            RejectReason.TOO_MANY_PIXELS, f"{source}: not enough memory to decode it"
+        ) from error
 
 
 def prepare_pixels(pixels: np.ndarray, options: ImageOptions) -> PreparedImage:
@@ -137,7 +144,7 @@ def _prepare_jpeg(data: bytes, options: ImageOptions) -> PreparedImage:
         and not header.lossless
         and header.orientation == 1
         and not profile
-        and _keeps(header.width, header.height, header.components, Encoding.PASSTHROUGH, options)
+        and _keeps(header.width, header.height, header.components, Encoding.JPEG, options)
     ):
         # The smallest picture that still makes libjpeg read every coefficient.
         decode_jpeg(data, header, end, gray=True, scale=8)
@@ -150,9 +157,20 @@ def _prepare_jpeg(data: bytes, options: ImageOptions) -> PreparedImage:
             source,
             tuple(sorted(notes)),
         )
-    image = decode_jpeg(data, header, end, gray=options.channels == 1 and not profile, scale=1)
+    width, height = header.width, header.height
+    if header.orientation >= 5:  # a quarter turn
+        width, height = height, width
+    image = decode_jpeg(
+        data,
+        header,
+        end,
+        gray=options.channels == 1 and not profile,
+        scale=decoding_scale(width, height, options),
+    )
     if profile:
         image = apply_profile(image, profile, notes)
+    if header.components == 3 and image.mode == "L":
+        notes.add("channels_converted")
     if header.orientation != 1:
         notes.add("rotated")
     image = upright(flatten(image, options, notes), header.orientation)
@@ -231,7 +249,7 @@ def _prepare_other(source: str, data: bytes, options: ImageOptions) -> PreparedI
     if orientation != 1:
         notes.add("rotated")
         image = upright(image, orientation)
-    return _finish(image, source, options, notes)
+    return _finish(image, source, options, notes, lossless=is_lossless(source, data))
 
 
 def _keeps(width: int, height: int, channels: int, same: Encoding, options: ImageOptions) -> bool:
@@ -239,12 +257,14 @@ def _keeps(width: int, height: int, channels: int, same: Encoding, options: Imag
 
     Args:
       width, height, channels: of the image.
-      same: the encoding, beside passthrough, under which the bytes may stay.
+      same: what the bytes are, JPEG or PNG.
       options: what is asked for.
     """
-    if options.encoding not in (Encoding.PASSTHROUGH, same):
+    # A PNG is the same picture whoever wrote it; a JPEG is asked for in a quality.
+    kept_as_png = options.encoding is Encoding.PNG and same is Encoding.PNG
+    if options.encoding is not Encoding.PASSTHROUGH and not kept_as_png:
         return False
-    if options.channels not in (None, channels) or width * height * channels >= MAX_SAMPLES:
+    if options.channels not in (None, channels) or not fits(same, width, height, channels):
         return False
     if options.resize is None:
         return True
@@ -267,19 +287,17 @@ def _finish(
     image = resize(image, options, notes)
     width, height = image.size
     channels = 1 if image.mode == "L" else 3
+    size = (width, height, channels)
     encoding = options.encoding
     if encoding is Encoding.PASSTHROUGH:
-        lossy = source in _LOSSY and not lossless and max(image.size) <= JPEG_MAX_SIDE
-        encoding = Encoding.JPEG if lossy else Encoding.PNG
-    if encoding is Encoding.JPEG and max(image.size) > JPEG_MAX_SIDE:
+        lossy = source in _LOSSY and not lossless
+        # What is too large for a JPEG may still fit into a PNG.
+        encoding = Encoding.JPEG if lossy and fits(Encoding.JPEG, *size) else Encoding.PNG
+    if not fits(encoding, *size):
         raise ImageRejectedError(
             RejectReason.TOO_MANY_PIXELS,
-            f"{width}×{height} pixels do not fit into a JPEG, whose sides end at {JPEG_MAX_SIDE}",
-        )
-    if width * height * channels >= MAX_SAMPLES:
-        raise ImageRejectedError(
-            RejectReason.TOO_MANY_PIXELS,
-            f"{width}×{height}×{channels} samples; TensorFlow decodes less than {MAX_SAMPLES}",
+            f"{width}×{height} pixels with {channels} channels are more than TensorFlow decodes "
+            f"from {encoding.value}; use --resize",
         )
     notes.add("reencoded")
     if encoding is Encoding.RAW:
