@@ -1,19 +1,56 @@
-"""Which engine runs a pipeline: presets, checks, and the pinned local engine."""
+"""What an engine is, and the pinned local one."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import os
 from typing import Any
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
 # Options that say "here, in this process".
-LOCAL_RUNNERS = frozenset({"", "direct", "DirectRunner", "FnApiRunner"})
+LOCAL_RUNNERS = frozenset({"", "direct", "directrunner", "fnapirunner", "switchingdirectrunner"})
+
+
+class Place(enum.Enum):
+    """Where the work of a pipeline is done, seen from the launcher."""
+
+    THIS_PROCESS = "in this process"
+    THIS_MACHINE = "in other processes of this machine"
+    ELSEWHERE = "on other machines or in containers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A chosen and checked engine.
+
+    Attributes:
+      name: of the preset, such as "flink".
+      runner: Beam's runner class name.
+      options: for Beam, presets included.
+      place: where images are decoded.
+      survives: the job goes on when this process is gone.
+      lines: what it will do, for the user.
+      status: where else the job can be looked at (a URL or a command), or None.
+    """
+
+    name: str
+    runner: str
+    options: PipelineOptions
+    place: Place = Place.THIS_PROCESS
+    survives: bool = False
+    lines: tuple[str, ...] = ()
+    status: str | None = None
+
+    def make_runner(self) -> Any:
+        """A runner object for the local engine, else the runner's name."""
+        return make_runner(self.options)
 
 
 def is_local(options: PipelineOptions) -> bool:
     """Whether the pipeline runs on this machine's own in-process engine."""
-    return (options.view_as(StandardOptions).runner or "") in LOCAL_RUNNERS
+    return (options.view_as(StandardOptions).runner or "").lower() in LOCAL_RUNNERS
 
 
 def make_runner(options: PipelineOptions) -> Any:
