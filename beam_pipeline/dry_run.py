@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from beam_pipeline.duplicates import resolve_duplicates
+from beam_pipeline.examples import check_feature_names
 from beam_pipeline.inputs import (
     ListingReport,
     declared_labels,
@@ -25,6 +26,7 @@ def make_dry_plan(
     options: ConvertOptions, announce: Callable[[str], None] | None = None
 ) -> tuple[ConversionPlan, ListingReport]:
     """Lists, resolves duplicates and plans in this process, the same way as the pipeline."""
+    check_feature_names(options.output.feature_names, options.input.features)
     inputs = resolve_inputs(options.input)
     if announce is not None:
         announce(f"input: {inputs.announcement}")

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
+from beam_pipeline.errors import UsageError
 from beam_pipeline.options import Encoding, FeatureNames, FeatureType
 from beam_pipeline.types import ImageRecord
 
@@ -113,6 +114,17 @@ def feature_specs(
     for name, (feature_type, repeated) in (extra or {}).items():
         specs.append(FeatureSpec(name, Role.EXTRA, feature_type.value, repeated))
     return tuple(sorted(specs, key=lambda spec: spec.name))
+
+
+def check_feature_names(names: FeatureNames, extra: Iterable[str]) -> None:
+    """Raises UsageError where a kept column has the name of a feature that is written anyway."""
+    taken = set(FEATURE_NAMES[names].values()) & set(extra)
+    for name in sorted(taken):
+        raise UsageError(
+            f"--feature {name}: every record has a feature of this name already; rename the "
+            "column (the names that are taken: "
+            f"{', '.join(sorted(FEATURE_NAMES[names].values()))})"
+        )
 
 
 class ExampleEncoder:

@@ -23,6 +23,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipeline import dataset_info, runners, storage, worker_pool
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import ConversionError, ImagebeamError, UsageError
+from beam_pipeline.examples import check_feature_names
 from beam_pipeline.failures import raise_cause
 from beam_pipeline.finalize import failed_directory
 from beam_pipeline.inputs import InputPlan, declared_labels, given_labels, resolve_inputs
@@ -90,6 +91,7 @@ def convert(
         else PipelineOptions(list(beam_options))
     )
     options = with_name(options)
+    check_feature_names(options.output.feature_names, options.input.features)
     in_process = runners.is_local(pipeline_options) and not runners.uses_worker_processes(
         pipeline_options
     )
