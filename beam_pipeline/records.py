@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from beam_pipeline import images, storage
-from beam_pipeline.errors import ImageRejectedError
+from beam_pipeline.errors import ImageRejectedError, InputError
 from beam_pipeline.examples import ExampleEncoder, FeatureSpec, feature_specs
 from beam_pipeline.inputs.fer2013 import parse_pixels
 from beam_pipeline.keys import to_key
+from beam_pipeline.labels import quoted
 from beam_pipeline.options import ConvertOptions, Encoding, ImageOptions
 from beam_pipeline.plan import ConversionPlan
 from beam_pipeline.types import (
@@ -114,6 +115,7 @@ class RecordMaker:
 
         Raises:
           StorageError: the environment failed (never because of one bad file).
+          InputError: a label is not among `labels`.
         """
         storage.configure(self.storage)
         label_ids = {name: number for number, name in enumerate(self.labels or ())}
@@ -137,7 +139,7 @@ class RecordMaker:
                 if self.labels is not None and ref.label is None:
                     stage = Stage.LIST
                     raise ImageRejectedError(
-                        RejectReason.BAD_ROW, "it has no label, while other inputs have one"
+                        RejectReason.NO_LABEL, "it has no label, while other inputs have one"
                     )
                 stage = Stage.DECODE
                 prepared = self._prepare(ref, data)
@@ -158,7 +160,7 @@ class RecordMaker:
                 key=ref.key,
                 image=prepared,
                 sha256=hashlib.sha256(prepared.data).hexdigest(),
-                label=None if ref.label is None else label_ids[ref.label],
+                label=self._label_id(ref, label_ids),
                 label_name=ref.label,
                 features=ref.features,
             )
@@ -179,6 +181,16 @@ class RecordMaker:
             input_bytes,
             Counter(getattr(images, "take_warnings", dict)()),
         )
+
+    def _label_id(self, ref: ImageRef, label_ids: dict[str, int]) -> int | None:
+        if self.labels is None or ref.label is None:
+            return None
+        try:
+            return label_ids[ref.label]
+        except KeyError:
+            raise InputError(
+                f"{ref.key} has the label {ref.label!r}, expected one of {quoted(self.labels)}"
+            ) from None
 
     def _prepare(self, ref: ImageRef, data: bytes) -> PreparedImage:
         if ref.pixels == "fer2013":

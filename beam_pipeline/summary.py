@@ -25,6 +25,7 @@ ADVICE = {
     "corrupt": "the file is damaged: copy or download it again",
     "timeout": "raise --image_timeout, or store the picture in a simpler form",
     "bad_row": "correct the row",
+    "no_label": "give it a label, or remove it",
     "conflicting_labels": "keep one row for each path, the right one",
     "conflicting_splits": "keep one row for each path",
 }

@@ -56,7 +56,7 @@ def run(
       **options: fields of InputOptions, ImageOptions and OutputOptions.
     """
     no_pool = mock.patch.object(
-        pipeline.worker_pool, "WorkerPool", lambda workers: contextlib.nullcontext()
+        pipeline.worker_pool, "WorkerPool", return_value=contextlib.nullcontext()
     )
     with no_pool if workers is None else contextlib.nullcontext():
         return pipeline.convert(

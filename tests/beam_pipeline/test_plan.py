@@ -69,8 +69,9 @@ def test_an_exact_plan() -> None:
 def test_the_order_of_merging_does_not_matter() -> None:
     chosen = options(num_shards=3, split={"train": 0.7, "test": 0.3})
     parts = [refs(20, label, size=100 + i) for i, label in enumerate("abcd")]
-    whole = make_plan(tally(sum(parts, []), chosen), chosen)
-    sample = tally(sum(parts, []), chosen).sample
+    everything = [ref for part in parts for ref in part]
+    whole = make_plan(tally(everything, chosen), chosen)
+    sample = tally(everything, chosen).sample
     for order in itertools.permutations(parts):
         merged = PlanTally()
         for part in order:
@@ -79,7 +80,7 @@ def test_the_order_of_merging_does_not_matter() -> None:
         assert merged.sample == sample
     assert len(sample) == SAMPLE_SIZE
     assert [ref.key for ref in sample] == sorted(
-        (ref.key for ref in sum(parts, [])), key=lambda key: order_hash(0, key)
+        (ref.key for ref in everything), key=lambda key: order_hash(0, key)
     )[:SAMPLE_SIZE]
 
 
