@@ -7,6 +7,7 @@
     ├── StorageError             a file or object store failed           (exit code 1)
     ├── DatasetError             a dataset directory is damaged          (exit code 1)
     ├── ConversionError          a conversion could not be completed     (exit code 1)
+    ├── TrainingError            a training run had to stop              (exit code 1)
     └── ImageRejectedError       one input is refused; the job goes on
 
 Only ImageRejectedError turns into a RejectedImage. Any other exception is a
@@ -48,6 +49,10 @@ class DatasetError(ImagebeamError):
 
 class ConversionError(ImagebeamError):
     """A conversion ended without a dataset (does not reconcile, too many rejects, …)."""
+
+
+class TrainingError(ImagebeamError):
+    """A training run had to stop (loss is not a number, no usable checkpoint, …)."""
 
 
 class ImageRejectedError(ImagebeamError):

@@ -127,9 +127,9 @@ def batch_decoder(
     The seeds, int64 [B, 2], decide the random crops, and nothing else; without random
     crops they are not looked at.
     """
-    if info.encoding == "raw" and info.size == target.size and not target.random_crop:
-        if info.channels is not None:
-            return _whole_batch_raw(info.size, info.channels, target.channels)
+    unchanged = info.size == target.size and not target.random_crop
+    if info.encoding == "raw" and unchanged and info.channels is not None:
+        return _whole_batch_raw(target.size, info.channels, target.channels)
     if info.encoding == "raw":
         one = _raw_decoder(target)
     else:

@@ -70,12 +70,12 @@ def _feature_fault(spec: FeatureSpec, features, info: DatasetInfo) -> str | None
         return f"wanted one {wanted}, found no such feature among {', '.join(sorted(features))}"
     kind = features[spec.name].WhichOneof("kind")
     found = _KINDS.get(kind or "", "nothing")
-    values = getattr(features[spec.name], kind).value if kind else ()
+    values = list(getattr(features[spec.name], kind).value) if kind else []
     if found != wanted or len(values) != 1:
         return f"wanted one {wanted}, found {len(values)} of {found}"
-    if spec.role is Role.LABEL and info.labels is not None:
-        if not 0 <= values[0] < len(info.labels):
-            return f"wanted a label id of 0 to {len(info.labels) - 1}, found {values[0]}"
+    classes = len(info.labels or ())
+    if spec.role is Role.LABEL and not 0 <= values[0] < classes:
+        return f"wanted a label id of 0 to {classes - 1}, found {values[0]}"
     if spec.role is Role.IMAGE and info.encoding != "raw":
         try:
             tf.io.decode_image(values[0], expand_animations=False)

@@ -133,7 +133,7 @@ class SplitReader:
     """Reads one split, or one worker's part of it.
 
     Batches are dicts: `image` uint8 [B, height, width, channels], `label` int64 [B],
-    `weight` float32 [B] and `key` string [B].
+    `weight` float32 [B] and, unless with_keys is False, `key` string [B].
 
     With `padded`, every batch is full: the last one repeats some of its own examples
     with weight 0 (real images, so that batch statistics stay sound), and every worker
@@ -158,6 +158,7 @@ class SplitReader:
         workers: int = 1,
         replicas: int = 1,
         padded: bool = True,
+        with_keys: bool = True,
     ):
         if batch_size < 1:
             raise UsageError(f"batch size must be at least 1, got {batch_size}")
@@ -184,6 +185,7 @@ class SplitReader:
         self._workers = workers
         self._replicas = replicas
         self._padded = padded
+        self._with_keys = with_keys
         self._parse = example_parser(info)
         self._decode = batch_decoder(info, target)
         self._cached: image_cache.CachedImages | None = None
@@ -219,7 +221,7 @@ class SplitReader:
 
         batches = tf.data.Dataset.range(first_epoch, last_epoch).flat_map(one_epoch)
         batches = batches.map(
-            self._load, num_parallel_calls=self._parallel, deterministic=self._in_order
+            self._load, num_parallel_calls=self._parallel, deterministic=self.options.deterministic
         )
         count = (last_epoch - first_epoch) * self.steps - first_step
         if self._replicas > 1:
@@ -227,12 +229,6 @@ class SplitReader:
             count *= self._replicas
         batches = batches.apply(tf.data.experimental.assert_cardinality(count))
         return batches.prefetch(self.options.prefetch).with_options(self._tf_options())
-
-    @property
-    def _in_order(self) -> bool:
-        # Padding relies on whole batches in their order only within an epoch's end, but
-        # resuming and exact repetition need all of it.
-        return self.options.deterministic
 
     def _undecoded(self, epoch: tf.Tensor, shuffle: bool) -> tf.data.Dataset:
         """Batches of one epoch before decoding: `item`, `position`, `weight` [B], `epoch` [].
@@ -311,7 +307,8 @@ class SplitReader:
             tf.debugging.assert_non_negative(label, "label id below 0")
         if self._padded:
             image = tf.ensure_shape(image, (self._batch_size, *self.target.shape))
-        return {"image": image, "label": label, "weight": batch["weight"], "key": key}
+        loaded = {"image": image, "label": label, "weight": batch["weight"]}
+        return {**loaded, "key": key} if self._with_keys else loaded
 
     def _split_for_replicas(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {
@@ -399,7 +396,7 @@ class SplitReader:
 
     def _tf_options(self) -> tf.data.Options:
         options = tf.data.Options()
-        options.deterministic = self._in_order
+        options.deterministic = self.options.deterministic
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         if self.options.threads is not None:
             options.threading.private_threadpool_size = self.options.threads
