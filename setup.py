@@ -51,7 +51,7 @@ setup(
         "s3": ["boto3>=1.34"],
         "test": TEST,
     },
-    entry_points={"console_scripts": ["imagebeam=beam_pipeline.cli:main"]},
+    entry_points={"console_scripts": ["imagebeam=beam_pipeline.cli:console"]},
     classifiers=[
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3",

@@ -1,8 +1,6 @@
 """`python -m beam_pipeline` is the imagebeam command."""
 
-import sys
-
-from beam_pipeline.cli import main
+from beam_pipeline.cli import console
 
 if __name__ == "__main__":
-    sys.exit(main())
+    console()

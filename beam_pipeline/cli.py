@@ -66,5 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1  # the reader of our output went away (imagebeam … | head)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def console() -> None:
+    """The entry point of the installed command."""
+    from beam_pipeline.engine import leave
+
+    code = main()
+    if sys.argv[1:2] == ["convert"]:
+        leave(code)
+    sys.exit(code)

@@ -203,10 +203,11 @@ def run(args: argparse.Namespace, beam_options: list[str]) -> int:
 
         print(plan_text(options, announce=say))
         return 0
-    from beam_pipeline.engine import prepare_engine
+    from beam_pipeline.engine import fast_imports, prepare_engine
 
     prepare_engine(verbose=args.verbose)
-    from beam_pipeline.pipeline import convert
+    with fast_imports():
+        from beam_pipeline.pipeline import convert
 
     summary = convert(
         options,

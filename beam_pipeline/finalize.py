@@ -176,7 +176,7 @@ def _describe(
         written = [r for r in results if r.split == split and r.path is not None]
         classes: Counter[str] = Counter()
         for result in written:
-            classes.update(result.classes)
+            classes.update(result.counts["classes"])
         shards = tuple(
             ShardInfo(
                 dataset_info.shard_file_name(name, split, number, len(written)),
@@ -198,7 +198,7 @@ def _describe(
         channels.update(result.channels)
         sizes.update(result.sizes)
         for kind, counter in totals.items():
-            counter.update(getattr(result, kind))
+            counter.update(result.counts.get(kind, {}))
     return DatasetInfo(
         directory=options.output.output,
         name=name,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.records import IndexRow
+from beam_pipeline.tfrecord_format import FRAMING_BYTES
 from beam_pipeline.types import Outcome
 
-TFRECORD_FRAMING = 16  # bytes around a record: length 8, its CRC 4, CRC of the data 4
+TFRECORD_FRAMING = FRAMING_BYTES
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -40,6 +41,7 @@ INDEX_SCHEMA = pa.schema(
 
 # Index columns that stand in an IndexRow under the same name.
 _COPIED = tuple(field for field in IndexRow._fields if field != "record_bytes")
+_PLACE = ("shard", "position", "offset", "bytes")
 
 
 class IndexBuilder:
@@ -51,25 +53,27 @@ class IndexBuilder:
         self._columns: dict[str, list] = {name: [] for name in INDEX_SCHEMA.names}
         self.records = 0
         self.bytes = 0  # of the uncompressed shard so far
-        self.outcomes: Counter[str] = Counter()
 
-    def add(self, rows: Iterable[IndexRow]) -> None:
-        """Adds rows in their order; written rows follow each other in the shard."""
-        columns = self._columns
-        for row in rows:
-            for name in _COPIED:
-                columns[name].append(getattr(row, name))
-            columns["split"].append(self._split)
-            self.outcomes[row.outcome] += 1
-            if row.record_bytes is None:
-                for name in ("shard", "position", "offset", "bytes"):
-                    columns[name].append(None)
+    def add(self, columns: Mapping[str, Sequence]) -> None:
+        """Adds rows in their order; written rows follow each other in the shard.
+
+        Args:
+          columns: field of IndexRow → one value per row.
+        """
+        mine = self._columns
+        for name in _COPIED:
+            mine[name] += columns[name]
+        mine["split"] += [self._split] * len(columns["key"])
+        for record_bytes in columns["record_bytes"]:
+            if record_bytes is None:
+                for name in _PLACE:
+                    mine[name].append(None)
                 continue
-            size = row.record_bytes + TFRECORD_FRAMING
-            columns["shard"].append(self._shard)
-            columns["position"].append(self.records)
-            columns["offset"].append(self.bytes)
-            columns["bytes"].append(size)
+            size = record_bytes + FRAMING_BYTES
+            mine["shard"].append(self._shard)
+            mine["position"].append(self.records)
+            mine["offset"].append(self.bytes)
+            mine["bytes"].append(size)
             self.records += 1
             self.bytes += size
 

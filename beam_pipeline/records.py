@@ -16,11 +16,13 @@ from typing import NamedTuple
 from beam_pipeline import images, storage
 from beam_pipeline.errors import ImageRejectedError, InputError
 from beam_pipeline.examples import ExampleEncoder, FeatureSpec, feature_specs
+from beam_pipeline.image_warnings import take_decoder_warnings
 from beam_pipeline.inputs.fer2013 import parse_pixels
 from beam_pipeline.keys import to_key
 from beam_pipeline.labels import quoted
 from beam_pipeline.options import ConvertOptions, Encoding, ImageOptions
-from beam_pipeline.plan import ConversionPlan
+from beam_pipeline.plan import UNKNOWN_SIZE, ConversionPlan
+from beam_pipeline.tfrecord_format import frame
 from beam_pipeline.types import (
     ImageRecord,
     ImageRef,
@@ -33,7 +35,8 @@ from beam_pipeline.types import (
 
 # References handed over at once: enough to hide the cost of handing over, few enough
 # that the results of all workers together stay small in memory.
-CHUNK_IMAGES = 64
+MIN_CHUNK_IMAGES = 16
+MAX_CHUNK_IMAGES = 256
 CHUNK_BYTES = 4 << 20  # 4 MiB of input
 # Objects in a remote store are fetched side by side: each costs a round trip.
 REMOTE_READ_THREADS = 16
@@ -59,33 +62,92 @@ class IndexRow(NamedTuple):
     notes: str | None  # comma-separated
 
 
-class ChunkResult(NamedTuple):
-    """The outcome of a chunk of references.
+class Records(NamedTuple):
+    """The outcome of some references.
 
     Attributes:
-      records: serialized Examples of the images that are written, in order.
-      rows: one per reference, in order; the written ones in the order of `records`.
+      examples: serialized Examples of the images that are written, in order.
+      rows: one per reference, in order; the written ones in the order of `examples`.
       rejected: the refused ones.
       input_bytes: bytes read.
       warnings: kind of decoder warning → how often.
     """
 
-    records: list[bytes]
+    examples: list[bytes]
     rows: list[IndexRow]
     rejected: list[RejectedImage]
     input_bytes: int
     warnings: Counter[str]
 
 
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """The outcome of a chunk of references, ready to be appended to a shard.
+
+    Everything that can be computed is: whoever writes a shard is one process, the
+    workers are many.
+
+    Attributes:
+      data: the written records with their TFRecord framing.
+      columns: the index rows, field of IndexRow → one value per reference.
+      rejected: the refused ones.
+      counts: "outcomes", "classes", "formats", "notes", "warnings" → value → how often.
+      channels: channel count → images.
+      sizes: distinct (height, width), at most two of them.
+      input_bytes: bytes read.
+    """
+
+    data: bytes
+    columns: dict[str, Sequence]
+    rejected: list[RejectedImage]
+    counts: dict[str, Counter[str]]
+    channels: Counter[int]
+    sizes: set[tuple[int, int]]
+    input_bytes: int
+
+    @classmethod
+    def of(cls, records: Records) -> Chunk:
+        """Frames records and adds up what is told of them."""
+        columns = dict(
+            zip(IndexRow._fields, zip(*records.rows, strict=True), strict=True)
+            if records.rows
+            else ((field, ()) for field in IndexRow._fields)
+        )
+        written = [row for row in records.rows if row.record_bytes is not None]
+        notes: Counter[str] = Counter()
+        for text in columns["notes"]:
+            if text:
+                notes.update(text.split(","))
+        return cls(
+            data=frame(records.examples),
+            columns=columns,
+            rejected=records.rejected,
+            counts={
+                "outcomes": Counter(columns["outcome"]),
+                "classes": Counter(row.label or "" for row in written),
+                "formats": Counter(row.format or "" for row in written),
+                "notes": notes,
+                "warnings": records.warnings,
+            },
+            channels=Counter(row.channels or 0 for row in written),
+            sizes=set(sorted({(row.height or 0, row.width or 0) for row in written})[:2]),
+            input_bytes=records.input_bytes,
+        )
+
+
 def chunks(refs: Sequence[ImageRef], image: ImageOptions) -> Iterator[list[ImageRef]]:
-    """Cuts references into chunks of bounded count and (as far as sizes are known) bytes."""
+    """Cuts references into chunks of bounded count and (as far as sizes are known) bytes.
+
+    Few references make small chunks, so that every worker gets some.
+    """
     # Raw pixels are an order of magnitude larger than the file that they come from.
     growth = 12 if image.encoding is Encoding.RAW and image.resize is None else 1
+    limit = min(MAX_CHUNK_IMAGES, max(MIN_CHUNK_IMAGES, len(refs) // 32))
     chunk: list[ImageRef] = []
     size = 0
     for ref in refs:
-        expected = max(ref.size, 0) * growth
-        if chunk and (len(chunk) >= CHUNK_IMAGES or size + expected > CHUNK_BYTES):
+        expected = (ref.size if ref.size >= 0 else UNKNOWN_SIZE) * growth
+        if chunk and (len(chunk) >= limit or size + expected > CHUNK_BYTES):
             yield chunk
             chunk, size = [], 0
         chunk.append(ref)
@@ -110,7 +172,7 @@ class RecordMaker:
     labels: tuple[str, ...] | None
     storage: storage.StorageConfig = dataclasses.field(default_factory=storage.StorageConfig)
 
-    def make(self, refs: Sequence[ImageRef]) -> ChunkResult:
+    def make(self, refs: Sequence[ImageRef]) -> Records:
         """Reads, checks, encodes and serializes `refs`, in order.
 
         Raises:
@@ -174,13 +236,12 @@ class RecordMaker:
             else row
             for row in rows
         ]
-        return ChunkResult(
-            serialized,
-            rows,
-            rejected,
-            input_bytes,
-            Counter(getattr(images, "take_warnings", dict)()),
-        )
+        warnings = Counter(take_decoder_warnings())
+        return Records(serialized, rows, rejected, input_bytes, warnings)
+
+    def make_chunk(self, refs: Sequence[ImageRef]) -> Chunk:
+        """The same as `make`, ready to be appended to a shard."""
+        return Chunk.of(self.make(refs))
 
     def _label_id(self, ref: ImageRef, label_ids: dict[str, int]) -> int | None:
         if self.labels is None or ref.label is None:

@@ -31,7 +31,7 @@ from beam_pipeline.index import IndexBuilder
 from beam_pipeline.options import Compression, ConvertOptions
 from beam_pipeline.plan import ConversionPlan
 from beam_pipeline.progress import ProgressReporter
-from beam_pipeline.records import ChunkResult, RecordMaker
+from beam_pipeline.records import Chunk, RecordMaker
 from beam_pipeline.references import RefBatch
 from beam_pipeline.types import ImageRef, RejectedImage
 
@@ -53,7 +53,8 @@ class ShardResult:
       path: staged shard file, or None where no image was accepted.
       records, bytes, sha256: of the staged file.
       index_path, rejected_path: staged index (Parquet) and rejects (JSON lines, or None).
-      outcomes, reasons, classes, formats, notes, warnings: counts.
+      counts: "outcomes", "reasons", "classes", "formats", "notes", "warnings" → value →
+        how often.
       channels: channel count → images.
       sizes: distinct (height, width), at most two of them.
       shown: the first rejects of each reason.
@@ -68,12 +69,7 @@ class ShardResult:
     sha256: str
     index_path: str
     rejected_path: str | None
-    outcomes: dict[str, int]
-    reasons: dict[str, int]
-    classes: dict[str, int]
-    formats: dict[str, int]
-    notes: dict[str, int]
-    warnings: dict[str, int]
+    counts: dict[str, dict[str, int]]
     channels: dict[int, int]
     sizes: list[tuple[int, int]]
     shown: list[RejectedImage]
@@ -267,7 +263,7 @@ class _WriteShardDoFn(beam.DoFn):
         maker = self._maker_for(plan)
         chunks = records.chunks(refs, self._options.image)
         pool = worker_pool.current()
-        results = map(maker.make, chunks) if pool is None else pool.map_ordered(maker, chunks)
+        results = map(maker.make_chunk, chunks) if pool is None else pool.map_ordered(maker, chunks)
         yield self._write(split, number, results)
 
     def _maker_for(self, plan: ConversionPlan) -> RecordMaker:
@@ -278,50 +274,38 @@ class _WriteShardDoFn(beam.DoFn):
             self._maker = (plan, maker)
         return self._maker[1]
 
-    def _write(self, split: str, number: int, results: Iterable[ChunkResult]) -> ShardResult:
+    def _write(self, split: str, number: int, chunks: Iterable[Chunk]) -> ShardResult:
         sink = sink_for_split(self._options, split)
         directory = storage.join(self._staging, "shards", split)
         storage.make_directory(directory)
+        attempt = f"{number:05d}-{uuid.uuid4()}"
         writer: Any = None
         index = IndexBuilder(split, number)
+        counts: dict[str, Counter[str]] = {}
         reasons: Counter[str] = Counter()
-        classes: Counter[str] = Counter()
-        formats: Counter[str] = Counter()
-        notes: Counter[str] = Counter()
-        warnings: Counter[str] = Counter()
         channels: Counter[int] = Counter()
         sizes: set[tuple[int, int]] = set()
         shown: list[RejectedImage] = []
         rejected_lines: list[str] = []
         input_bytes = 0
-        attempt = f"{number:05d}-{uuid.uuid4()}"
-        for result in results:
-            if result.records and writer is None:
-                # Opened with the first record: a shard is never empty.
-                writer = sink.open_writer(directory, attempt)
-            for record in result.records:
-                writer.write(record)
-            index.add(result.rows)
-            for row in result.rows:
-                if row.record_bytes is not None:
-                    classes[row.label or ""] += 1
-                    formats[row.format or ""] += 1
-                    channels[row.channels or 0] += 1
-                    if len(sizes) < 2:
-                        sizes.add((row.height or 0, row.width or 0))
-                    if row.notes:
-                        notes.update(row.notes.split(","))
-            for reject in result.rejected:
+        for chunk in chunks:
+            if chunk.data:
+                if writer is None:
+                    # Opened with the first record: a shard is never empty.
+                    writer = sink.open_writer(directory, attempt)
+                writer.temp_handle.write(chunk.data)
+            index.add(chunk.columns)
+            for kind, counter in chunk.counts.items():
+                counts.setdefault(kind, Counter()).update(counter)
+            channels.update(chunk.channels)
+            sizes |= chunk.sizes
+            for reject in chunk.rejected:
                 reasons[reject.reason] += 1
                 if reasons[reject.reason] <= _REJECTS_SHOWN:
                     shown.append(reject)
                 rejected_lines.append(rejected_line(reject))
-            warnings.update(result.warnings)
-            input_bytes += result.input_bytes
-            self._images.inc(len(result.rows))
-            self._bytes.inc(result.input_bytes)
-            self._rejected.inc(len(result.rejected))
-            self._progress.add(len(result.rows), result.input_bytes, len(result.rejected))
+            input_bytes += chunk.input_bytes
+            self._report(len(chunk.columns["key"]), chunk.input_bytes, len(chunk.rejected))
         path = None
         if writer is not None:
             path = writer.close()
@@ -342,17 +326,18 @@ class _WriteShardDoFn(beam.DoFn):
             sha256=sink.file.hexdigest() if path else "",
             index_path=index_path,
             rejected_path=rejected_path,
-            outcomes=dict(index.outcomes),
-            reasons=dict(reasons),
-            classes=dict(classes),
-            formats=dict(formats),
-            notes=dict(notes),
-            warnings=dict(warnings),
+            counts={**{kind: dict(c) for kind, c in counts.items()}, "reasons": dict(reasons)},
             channels=dict(channels),
-            sizes=sorted(sizes),
+            sizes=sorted(sizes)[:2],
             shown=shown,
             input_bytes=input_bytes,
         )
+
+    def _report(self, images: int, size: int, rejected: int) -> None:
+        self._images.inc(images)
+        self._bytes.inc(size)
+        self._rejected.inc(rejected)
+        self._progress.add(images, size, rejected)
 
 
 def sorted_refs(batches: Iterable[RefBatch], seed: int) -> list[ImageRef]:

@@ -91,7 +91,7 @@ class ImagesToExamples(beam.PTransform):
         image: ImageOptions | None = None,
         labels: Iterable[str] | None = None,
         feature_names: FeatureNames = FeatureNames.DEFAULT,
-        batch: int = records.CHUNK_IMAGES,
+        batch: int = records.MAX_CHUNK_IMAGES,
     ):
         super().__init__()
         image = image or ImageOptions()
@@ -119,7 +119,7 @@ class _MakeRecordsDoFn(beam.DoFn):
         result = self._maker.make(element)
         yield from zip(
             (row.key for row in result.rows if row.record_bytes is not None),
-            result.records,
+            result.examples,
             strict=True,
         )
         for reject in result.rejected:

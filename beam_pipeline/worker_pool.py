@@ -25,7 +25,7 @@ from beam_pipeline.errors import ConversionError
 from beam_pipeline.types import ImageRef
 
 if TYPE_CHECKING:
-    from beam_pipeline.records import ChunkResult, RecordMaker
+    from beam_pipeline.records import Chunk, RecordMaker
 
 _PIPE_BYTES = 1 << 20  # 1 MiB, the largest that an unprivileged process may ask for
 
@@ -61,9 +61,7 @@ class WorkerPool:
         for process in self._processes:
             process.close()
 
-    def map_ordered(
-        self, maker: RecordMaker, chunks: Iterable[list[ImageRef]]
-    ) -> Iterator[ChunkResult]:
+    def map_ordered(self, maker: RecordMaker, chunks: Iterable[list[ImageRef]]) -> Iterator[Chunk]:
         """Makes the records of `chunks` side by side and yields the results in order.
 
         At most two chunks per worker are under way or waiting to be yielded, which
@@ -73,7 +71,7 @@ class WorkerPool:
           ConversionError: a worker died (for example killed for lack of memory).
           Exception: whatever a worker raised, with its own traceback as its cause.
         """
-        pending: collections.deque[Future[ChunkResult]] = collections.deque()
+        pending: collections.deque[Future[Chunk]] = collections.deque()
         try:
             for chunk in chunks:
                 pending.append(self._threads.submit(self._call, maker, chunk))
@@ -85,7 +83,7 @@ class WorkerPool:
             for future in pending:
                 future.cancel()
 
-    def _call(self, maker: RecordMaker, chunk: list[ImageRef]) -> ChunkResult:
+    def _call(self, maker: RecordMaker, chunk: list[ImageRef]) -> Chunk:
         worker = self._idle.get()
         try:
             return worker.make(maker, chunk)
@@ -128,7 +126,7 @@ class _Worker:
         self._stdout: BinaryIO = self._process.stdout  # type: ignore[assignment]
         _enlarge_pipe(self._stdout.fileno())
 
-    def make(self, maker: RecordMaker, chunk: list[ImageRef]) -> ChunkResult:
+    def make(self, maker: RecordMaker, chunk: list[ImageRef]) -> Chunk:
         try:
             if maker is not self._maker:
                 pickle.dump(maker, self._stdin, protocol=5)
@@ -179,10 +177,10 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    from beam_pipeline import images
+    from beam_pipeline.image_warnings import quiet_decoders
     from beam_pipeline.records import RecordMaker
 
-    getattr(images, "quiet_decoders", lambda: None)()
+    quiet_decoders()
     maker: RecordMaker | None = None
     while True:
         try:
@@ -194,7 +192,7 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             continue
         assert maker is not None
         try:
-            answer: object = maker.make([ImageRef._make(fields) for fields in request])
+            answer: object = maker.make_chunk([ImageRef._make(fields) for fields in request])
         except Exception as error:
             answer = _sendable(error)
         pickle.dump(answer, answers, protocol=5)
