@@ -200,7 +200,7 @@ def _find_layout(root: _Level) -> InputLayout:
     below = [level for level in levels.values() if level.folders]
     if not below or any(level.images for level in levels.values()):
         return InputLayout.LABEL
-    if all(all(map(_is_split, level.folders)) for level in below):
+    if len(root.folders) > 1 and all(all(map(_is_split, level.folders)) for level in below):
         raise InputError(
             f"{root.uri} looks like root/label/split/image ({root.folders[0]}/"
             f"{below[0].folders[0]}/…), where the split would be lost; use a glob: --input "
