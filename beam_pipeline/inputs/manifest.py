@@ -211,9 +211,10 @@ def _peek(source: Source, options: InputOptions, rule: NameRule) -> list[str]:
     refs = list(itertools.islice(list_source(source, options, rule, ListingReport()), _PEEKED))
     if not refs:
         raise InputError(f"{source.uri} has a header but no rows; expected one row per image")
-    usable = [ref for ref in refs if ref.problem is None]
+    assert isinstance(source.detail, Table)
+    # Images in another storage are left alone: perhaps only workers may read there.
+    usable = [ref for ref in refs if ref.problem is None and ref.uri.startswith(source.detail.base)]
     if usable and all(storage.stat(ref.uri) is None for ref in usable):
-        assert isinstance(source.detail, Table)
         return [
             f"{source.uri}: none of the first {len(usable)} images exists below "
             f"{source.detail.base} (for example {usable[0].uri!r}); if they lie elsewhere, "
@@ -260,7 +261,7 @@ class _Maker:
         """
         if path.startswith(self._start):
             uri = path
-            key = self._prefix + normalize_path(path[len(self._start) :])
+            key = self._prefix + normalize_path(path[len(self._start) :].lstrip("/"))
         elif path[:1] == "/" or is_uri(path):
             uri = path
             below = path_below(path, self._start)

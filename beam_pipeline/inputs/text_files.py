@@ -27,6 +27,10 @@ def read_head(uri: str) -> bytes:
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{uri} is UTF-16 text; save it as UTF-8")
     head = head.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in head and b"\n" not in head:
+        raise InputError(
+            f"{uri}: lines end in a carriage return alone; save the file with usual line ends"
+        )
     if len(head) >= _HEAD_BYTES - 3:
         if b"\n" not in head:
             raise InputError(f"{uri} is no manifest: its first line is longer than 1 MiB")
@@ -78,7 +82,7 @@ def csv_error(uri: str, row: int, line: int, error: csv.Error) -> InputError:
     if "unexpected end of data" in cause or "field limit" in cause:
         cause = "a quote that opens here is never closed"
     elif "new-line character" in cause:
-        cause = "lines end in a carriage return alone; save the file with usual line ends"
+        cause = "a line ends in a carriage return alone; save the file with usual line ends"
     else:
         cause = f"{cause} (a quote inside a quoted cell must be doubled)"
     return InputError(f"{uri}: row {row} (line {line}): {cause}")
