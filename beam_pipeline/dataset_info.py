@@ -160,6 +160,11 @@ class DatasetInfo:
     @classmethod
     def from_json(cls, directory: str, data: Mapping) -> DatasetInfo:  # type: ignore[type-arg]
         """The opposite of to_json; DatasetError when `data` is something else."""
+        if not isinstance(data, Mapping):
+            raise DatasetError(
+                f"{directory}/{CONVERSION_FILE} is damaged: expected an object, "
+                f"found {type(data).__name__}"
+            )
         version = data.get("format_version")
         if version != FORMAT_VERSION:
             raise DatasetError(

@@ -17,17 +17,33 @@ REJECTED = IndexRow("b", "rejected", "empty", None, "x", None, *([None] * 9))
 DUPLICATE = IndexRow("a", "duplicate", "row 1", 2, "x", "g", *([None] * 9))
 
 
+def add(builder: IndexBuilder, rows: list[IndexRow]) -> None:
+    builder.add({field: [getattr(row, field) for row in rows] for field in IndexRow._fields})
+
+
 def test_rows_know_their_place() -> None:
     builder = IndexBuilder("train", 4)
-    builder.add([WRITTEN, REJECTED])
-    builder.add([DUPLICATE, WRITTEN._replace(key="c", record_bytes=7)])
+    add(builder, [WRITTEN, REJECTED])
+    add(builder, [DUPLICATE, WRITTEN._replace(key="c", record_bytes=7)])
     assert builder.records == 2
     assert builder.bytes == 100 + 7 + 2 * TFRECORD_FRAMING
-    assert builder.outcomes == {"written": 2, "rejected": 1, "duplicate": 1}
     table = index.read_index(builder.to_parquet())
     assert table.schema == INDEX_SCHEMA
     nothing = dict.fromkeys(
-        ["shard", "position", "offset", "bytes", "sha256", "height", "width", "channels", "format", "source_format", "image_bytes", "notes"]
+        [
+            "shard",
+            "position",
+            "offset",
+            "bytes",
+            "sha256",
+            "height",
+            "width",
+            "channels",
+            "format",
+            "source_format",
+            "image_bytes",
+            "notes",
+        ]
     )
     first = {
         "key": "a",
@@ -87,7 +103,7 @@ def test_an_empty_index() -> None:
 
 def test_renumbering_touches_nothing_else() -> None:
     builder = IndexBuilder("train", 9)
-    builder.add([WRITTEN, REJECTED])
+    add(builder, [WRITTEN, REJECTED])
     before = index.read_index(builder.to_parquet())
     after = index.read_index(index.with_shard_number(builder.to_parquet(), 2))
     assert after["shard"].to_pylist() == [2, None]
@@ -97,5 +113,5 @@ def test_renumbering_touches_nothing_else() -> None:
 
 def test_any_parquet_reader_reads_it() -> None:
     builder = IndexBuilder("train", 0)
-    builder.add([WRITTEN])
+    add(builder, [WRITTEN])
     assert pq.ParquetFile(io.BytesIO(builder.to_parquet())).metadata.num_rows == 1

@@ -23,7 +23,14 @@ from beam_pipeline.options import (
     OutputOptions,
 )
 from beam_pipeline.plan import ConversionPlan
-from beam_pipeline.records import CHUNK_BYTES, CHUNK_IMAGES, RecordMaker, chunks, make_specs
+from beam_pipeline.records import (
+    CHUNK_BYTES,
+    MAX_CHUNK_IMAGES,
+    MIN_CHUNK_IMAGES,
+    RecordMaker,
+    chunks,
+    make_specs,
+)
 from beam_pipeline.types import ImageRef, Outcome, Problem, RejectedImage
 from tests import fakes
 
@@ -59,11 +66,11 @@ def ref(folder: pathlib.Path, name: str, **fields: Any) -> ImageRef:
 
 def test_good_images_in_their_order(folder: pathlib.Path) -> None:
     result = maker().make([ref(folder, "good.png"), ref(folder, "good.jpg", row=7, group="g")])
-    assert len(result.records) == 2
+    assert len(result.examples) == 2
     assert result.rejected == []
     assert result.input_bytes == len(fakes.png(2)) + len(fakes.jpeg(1))
     png, jpeg = result.rows
-    assert png.record_bytes == len(result.records[0])
+    assert png.record_bytes == len(result.examples[0])
     assert jpeg._asdict() == {
         "key": "good.jpg",
         "outcome": "written",
@@ -71,7 +78,7 @@ def test_good_images_in_their_order(folder: pathlib.Path) -> None:
         "row": 7,
         "label": "happy",
         "group": "g",
-        "record_bytes": len(result.records[1]),
+        "record_bytes": len(result.examples[1]),
         "sha256": hashlib.sha256(fakes.jpeg(1)).hexdigest(),
         "height": 24,
         "width": 32,
@@ -95,7 +102,7 @@ def test_good_images_in_their_order(folder: pathlib.Path) -> None:
 )
 def test_a_bad_input_is_a_reject(folder: pathlib.Path, name: str, stage: str, reason: str) -> None:
     result = maker().make([ref(folder, "good.jpg"), ref(folder, name, row=3)])
-    assert len(result.records) == 1
+    assert len(result.examples) == 1
     (reject,) = result.rejected
     assert reject._replace(detail="") == RejectedImage(
         name, str(folder / name), stage, reason, "", 3
@@ -123,7 +130,7 @@ def test_a_verdict_of_the_listing_stands(folder: pathlib.Path) -> None:
     refused = ref(folder, "good.jpg", problem=Problem(Outcome.REJECTED, "bad_row", "why"))
     twice = ref(folder, "good.jpg", problem=Problem(Outcome.DUPLICATE, "same_path", "row 1"))
     result = maker().make([refused, twice])
-    assert result.records == []
+    assert result.examples == []
     assert result.input_bytes == 0
     assert result.rejected == [
         RejectedImage("good.jpg", str(folder / "good.jpg"), "list", "bad_row", "why")
@@ -141,8 +148,8 @@ def test_no_label_where_others_have_one(folder: pathlib.Path) -> None:
 
 def test_labels_are_left_out_where_none_are_wanted(folder: pathlib.Path) -> None:
     result = maker(labels=None).make([ref(folder, "good.jpg")])
-    assert len(result.records) == 1
-    assert b"label" not in result.records[0]
+    assert len(result.examples) == 1
+    assert b"label" not in result.examples[0]
 
 
 def test_a_label_that_is_not_in_the_map_names_both(folder: pathlib.Path) -> None:
@@ -194,6 +201,37 @@ def test_a_bug_is_no_reject(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatc
         maker().make([ref(folder, "good.jpg")])
 
 
+def test_a_chunk_is_the_records_framed_and_counted(folder: pathlib.Path) -> None:
+    twice = ref(folder, "good.jpg", problem=Problem(Outcome.DUPLICATE, "same_path", "row 1"))
+    refs = [ref(folder, "good.png"), ref(folder, "text.jpg"), twice, ref(folder, "good.jpg")]
+    refs[0] = refs[0]._replace(label="angry")
+    made = maker(channels=1).make(refs)
+    chunk = maker(channels=1).make_chunk(refs)
+    assert chunk.rejected == made.rejected
+    assert chunk.input_bytes == made.input_bytes
+    assert chunk.counts["outcomes"] == {"written": 2, "rejected": 1, "duplicate": 1}
+    assert chunk.counts["classes"] == {"angry": 1, "happy": 1}
+    assert chunk.counts["formats"] == {"png": 1, "jpeg": 1}
+    assert chunk.counts["notes"]["reencoded"] == 2
+    assert chunk.channels == {1: 2}
+    assert chunk.sizes == {(24, 32)}
+    for field, values in chunk.columns.items():
+        assert list(values) == [getattr(row, field) for row in made.rows]
+    # TFRecord framing: length, its checksum, data, checksum of the data.
+    assert len(chunk.data) == sum(len(example) + 16 for example in made.examples)
+    first = made.examples[0]
+    assert chunk.data[:8] == len(first).to_bytes(8, "little")
+    assert chunk.data[12 : 12 + len(first)] == first
+
+
+def test_a_chunk_of_nothing() -> None:
+    chunk = maker().make_chunk([])
+    assert chunk.data == b""
+    assert {field: list(values) for field, values in chunk.columns.items()} == {
+        field: [] for field in records.IndexRow._fields
+    }
+
+
 def test_a_maker_travels(folder: pathlib.Path) -> None:
     original = maker(resize=(8, 8))
     copy = pickle.loads(pickle.dumps(original))
@@ -206,14 +244,28 @@ def sized(count: int, size: int) -> list[ImageRef]:
     return [ImageRef(str(i), "/x", size=size) for i in range(count)]
 
 
-def test_chunks_are_bounded_by_count_and_bytes() -> None:
-    refs = sized(3 * CHUNK_IMAGES + 1, 10)
+@pytest.mark.parametrize(
+    ("count", "limit"),
+    [
+        (40, MIN_CHUNK_IMAGES),  # few references: every worker gets some
+        (64 * 32, 64),
+        (100_000, MAX_CHUNK_IMAGES),
+    ],
+)
+def test_chunks_are_bounded_by_count(count: int, limit: int) -> None:
+    refs = sized(count, 10)
     cut = list(chunks(refs, ImageOptions()))
-    assert [len(chunk) for chunk in cut] == [CHUNK_IMAGES] * 3 + [1]
     assert [ref for chunk in cut for ref in chunk] == refs
-    big = list(chunks(sized(5, CHUNK_BYTES // 2), ImageOptions()))
-    assert [len(chunk) for chunk in big] == [2, 2, 1]
+    assert {len(chunk) for chunk in cut[:-1]} == {limit}
+    assert 1 <= len(cut[-1]) <= limit
+
+
+def test_chunks_are_bounded_by_bytes() -> None:
+    half = sized(5, CHUNK_BYTES // 2)
+    assert [len(chunk) for chunk in chunks(half, ImageOptions())] == [2, 2, 1]
     assert [len(c) for c in chunks(sized(3, 2 * CHUNK_BYTES), ImageOptions())] == [1, 1, 1]
+    # Unknown sizes count as photos, not as nothing.
+    assert max(len(c) for c in chunks(sized(100_000, -1), ImageOptions())) < 50
     assert list(chunks([], ImageOptions())) == []
 
 
