@@ -128,10 +128,11 @@ def _check_options(options: InputOptions, kind: str) -> None:
     columns = ("path_column", "label_column", "split_column", "group_column", "delimiter")
     given = [name for name in (*columns, "image_root") if getattr(options, name) is not None]
     given += ["feature"] if options.features else []
+    what = "FER2013 file" if kind == "fer2013" else kind
     if given and kind != "manifest":
-        raise UsageError(f"--{given[0]} is for manifests, but the input is a {kind}")
+        raise UsageError(f"--{given[0]} is for manifests, but the input is a {what}")
     if options.layout is not InputLayout.AUTO and kind != "folder":
-        raise UsageError(f"--input_layout is for folders, but the input is a {kind}")
+        raise UsageError(f"--input_layout is for folders, but the input is a {what}")
     if options.label_from is not None and kind == "fer2013":
         raise UsageError("--label_from cannot be used with FER2013, whose labels are in the file")
 

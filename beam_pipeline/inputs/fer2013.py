@@ -59,7 +59,7 @@ def _find_columns(header: Sequence[str], delimiter: str) -> Columns | None:
 
 
 def _columns_of(uri: str) -> tuple[Columns | None, list[str]]:
-    first = read_head(uri).split(b"\n", 1)[0]
+    first = read_head(uri).lstrip().split(b"\n", 1)[0]
     header = decoded_head(first, uri)
     for delimiter in DELIMITERS:
         columns = _find_columns(header_of(header, delimiter), delimiter)
@@ -72,7 +72,7 @@ def looks_like(uri: str) -> bool:
     """Whether a file has the header of FER2013."""
     if not uri.lower().endswith(".csv"):
         return False
-    first = read_head(uri).split(b"\n", 1)[0].lower()
+    first = read_head(uri).lstrip().split(b"\n", 1)[0].lower()
     return b"emotion" in first and b"pixels" in first and _columns_of(uri)[0] is not None
 
 
@@ -99,11 +99,15 @@ def resolve(uris: Sequence[str], options: InputOptions) -> InputPlan:
             f"{folder}{to_key(storage.basename(uri))}/"
             for folder, uri in zip(folders, uris, strict=True)
         ]
+    sources = tuple(map(Source, uris, prefixes, details))
+    for source in sources:
+        if next(list_source(source, options, NameRule(None), ListingReport()), None) is None:
+            raise InputError(f"{source.uri} has a header but no rows; expected one row per image")
     split = all(columns.usage is not None for columns in details)
     return InputPlan(
         options=options,
         kind="fer2013",
-        sources=tuple(map(Source, uris, prefixes, details)),
+        sources=sources,
         announcement=f"FER2013, {SIZE}×{SIZE} gray pixels in CSV rows: {len(LABELS)} labels, "
         + ("splits from Usage" if split else "no Usage column, so no splits"),
         labelled=True,
@@ -130,8 +134,8 @@ def list_source(
                     break
                 line += more
                 offset += len(more)
-            if row >= 0 and not line.strip():
-                report.ignore(BLANK_LINE, f"row {row + 1}")
+            if not line.strip():
+                report.ignore(BLANK_LINE, f"after row {row}")
                 continue
             row += 1
             if row:
