@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 from PIL import Image, features
 
+from beam_pipeline.types import PreparedImage
 from tests.fakes import jpeg, picture
 
 # fakes.picture(40, 56, seed=3) as JPEG (quality 90), made arithmetic-coded without loss by
@@ -254,3 +255,59 @@ def seeds() -> dict[str, bytes]:
     if features.check("avif"):
         made["avif"] = save(color, "AVIF", speed=10)
     return made
+
+
+def training_sees(image: PreparedImage) -> np.ndarray:
+    """uint8 [H, W, C] that TensorFlow decodes from the stored bytes, with channels=0."""
+    import tensorflow as tf
+
+    if image.format == "raw":
+        flat = tf.io.decode_raw(image.data, tf.uint8).numpy()
+        return flat.reshape(image.height, image.width, image.channels)
+    decode = {"jpeg": tf.io.decode_jpeg, "png": tf.io.decode_png}[image.format]
+    return decode(image.data).numpy()
+
+
+def check_stored(image: PreparedImage) -> np.ndarray:
+    """training_sees(image), after checking that height, width and channels are the real ones."""
+    pixels = training_sees(image)
+    assert pixels.shape == (image.height, image.width, image.channels)
+    assert image.channels in (1, 3)
+    return pixels
+
+
+def profile(
+    red: tuple[float, float], green: tuple[float, float], blue: tuple[float, float]
+) -> bytes:
+    """An RGB display profile (ICC 2, D50, gamma 2.2) with these primaries as CIE xy."""
+    white = np.array([0.9642, 1.0, 0.8249])
+    primaries = np.array([[x / y, 1, (1 - x - y) / y] for x, y in (red, green, blue)]).T
+    columns = primaries * np.linalg.solve(primaries, white)
+
+    def xyz(values: np.ndarray) -> bytes:
+        return b"XYZ \0\0\0\0" + struct.pack(">3i", *(round(v * 65536) for v in values))
+
+    description = b"made for a test\0"
+    tags = {
+        b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(description)) + description + bytes(78),
+        b"wtpt": xyz(white),
+        b"rXYZ": xyz(columns[:, 0]),
+        b"gXYZ": xyz(columns[:, 1]),
+        b"bXYZ": xyz(columns[:, 2]),
+        b"cprt": b"text\0\0\0\0none\0",
+    }
+    for tag in (b"rTRC", b"gTRC", b"bTRC"):
+        tags[tag] = b"curv\0\0\0\0" + struct.pack(">IH", 1, round(2.2 * 256))
+    table, body = b"", b""
+    start = 128 + 4 + 12 * len(tags)
+    for tag, content in tags.items():
+        content += bytes(-len(content) % 4)
+        table += tag + struct.pack(">II", start + len(body), len(content))
+        body += content
+    head = struct.pack(
+        ">I4sI4s4s4s", start + len(body), bytes(4), 0x02400000, b"mntr", b"RGB ", b"XYZ "
+    )
+    head += struct.pack(">6H", 2024, 1, 1, 0, 0, 0) + b"acsp" + bytes(24)
+    head += bytes(4) + struct.pack(">3i", 63190, 65536, 54061)  # intent, D50
+    head = head[:128].ljust(128, b"\0")
+    return head + struct.pack(">I", len(tags)) + table + body
