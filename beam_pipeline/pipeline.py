@@ -22,12 +22,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import dataset_info, runners, storage, worker_pool
 from beam_pipeline.dataset_info import DatasetInfo
+from beam_pipeline.dry_run import make_dry_plan
 from beam_pipeline.errors import ConversionError, ImagebeamError, UsageError
 from beam_pipeline.examples import check_feature_names
 from beam_pipeline.failures import raise_cause
 from beam_pipeline.finalize import failed_directory
 from beam_pipeline.inputs import InputPlan, declared_labels, given_labels, resolve_inputs
-from beam_pipeline.options import ConvertOptions
+from beam_pipeline.options import ConvertOptions, Writer
 from beam_pipeline.output_directory import OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
 from beam_pipeline.storage import config as storage_config
@@ -116,6 +117,8 @@ def convert(
             storage=storage_config.current(),
             declared_labels=declared_labels(inputs),
             given_labels=given_labels(inputs),
+            # Beam's own writer is built per split, so the splits must be known now.
+            known_plan=make_dry_plan(options)[0] if options.output.writer is Writer.BEAM else None,
         )
         stack.enter_context(ProgressDisplay(lambda: collect(board), enabled=progress))
         _run(options, inputs, context, pipeline_options)

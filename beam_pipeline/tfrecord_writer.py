@@ -299,11 +299,9 @@ class _WriteShardDoFn(beam.DoFn):
                 counts.setdefault(kind, Counter()).update(counter)
             channels.update(chunk.channels)
             sizes |= chunk.sizes
-            for reject in chunk.rejected:
-                reasons[reject.reason] += 1
-                if reasons[reject.reason] <= _REJECTS_SHOWN:
-                    shown.append(reject)
-                rejected_lines.append(rejected_line(reject))
+            reasons.update(reject.reason for reject in chunk.rejected)
+            shown = shown_rejects([*shown, *chunk.rejected])
+            rejected_lines += map(rejected_line, chunk.rejected)
             input_bytes += chunk.input_bytes
             self._report(len(chunk.columns["key"]), chunk.input_bytes, len(chunk.rejected))
         path = None
@@ -358,6 +356,17 @@ def sorted_refs(batches: Iterable[RefBatch], seed: int) -> list[ImageRef]:
         )
     )
     return refs
+
+
+def shown_rejects(rejected: Iterable[RejectedImage]) -> list[RejectedImage]:
+    """The first few of each reason."""
+    counted: Counter[str] = Counter()
+    shown = []
+    for reject in rejected:
+        counted[reject.reason] += 1
+        if counted[reject.reason] <= _REJECTS_SHOWN:
+            shown.append(reject)
+    return shown
 
 
 def rejected_line(reject: RejectedImage) -> str:

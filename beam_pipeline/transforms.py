@@ -28,6 +28,7 @@ from beam_pipeline.options import ConvertOptions, FeatureNames, ImageOptions, In
 from beam_pipeline.plan import ConversionPlan, PlanTally, make_plan
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
+from beam_pipeline.stock_writer import WriteWithBeam
 from beam_pipeline.tfrecord_writer import WriteShardsToTFRecord
 from beam_pipeline.types import ImageRef
 
@@ -138,6 +139,8 @@ class WriteContext:
       storage: how workers reach object stores.
       declared_labels: classes that keep their id without images.
       given_labels: class names in the order of a labels file.
+      known_plan: the plan, where it was made before the pipeline (needed by
+        Beam's own writer only).
     """
 
     staging: str
@@ -147,6 +150,7 @@ class WriteContext:
     storage: storage.StorageConfig
     declared_labels: tuple[str, ...] | None = None
     given_labels: tuple[str, ...] | None = None
+    known_plan: ConversionPlan | None = None
 
 
 class ListBatches(beam.PTransform):
@@ -260,23 +264,29 @@ class WriteDataset(beam.PTransform):
             | "MakePlan" >> beam.Map(_make_plan, options, context)
             # ConversionPlan
         )
-        results = (
-            resolved
-            | "AssignShards"
-            >> beam.ParDo(_AssignShardsDoFn(options), beam.pvalue.AsSingleton(plan))
-            # ((split, shard), RefBatch)
-            | "GroupByShard" >> beam.GroupByKey()
-            # ((split, shard), Iterable[RefBatch])
-            | "WriteShards"
-            >> WriteShardsToTFRecord(
-                options,
-                context.staging,
-                beam.pvalue.AsSingleton(plan),
-                context.reporter,
-                context.storage,
+        if context.known_plan is not None:
+            results = resolved | "WriteWithBeam" >> WriteWithBeam(
+                options, context.staging, context.known_plan, context.reporter, context.storage
             )
             # ShardResult
-        )
+        else:
+            results = (
+                resolved
+                | "AssignShards"
+                >> beam.ParDo(_AssignShardsDoFn(options), beam.pvalue.AsSingleton(plan))
+                # ((split, shard), RefBatch)
+                | "GroupByShard" >> beam.GroupByKey()
+                # ((split, shard), Iterable[RefBatch])
+                | "WriteShards"
+                >> WriteShardsToTFRecord(
+                    options,
+                    context.staging,
+                    beam.pvalue.AsSingleton(plan),
+                    context.reporter,
+                    context.storage,
+                )
+                # ShardResult
+            )
         return (
             batches.pipeline
             | "Once" >> beam.Create([None])
