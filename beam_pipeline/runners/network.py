@@ -6,7 +6,6 @@ import ipaddress
 import json
 import re
 import socket
-import urllib.error
 import urllib.request
 from typing import Any
 
@@ -20,7 +19,9 @@ def split_address(address: str, default_port: int | None = None) -> tuple[str, i
       ValueError: no port is given and there is no default.
     """
     rest = re.sub(r"^\w+://", "", address.strip()).split("/", 1)[0]
-    match = re.fullmatch(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d+))?", rest)
+    match = re.fullmatch(
+        r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d+))?", rest
+    )
     if match is None or (match["port"] is None and default_port is None):
         raise ValueError(f"expected HOST:PORT, got {address!r}")
     return match["six"] or match["host"], int(match["port"] or default_port or 0)
@@ -61,6 +62,14 @@ def why_unreachable(host: str, port: int, seconds: float = CONNECT_SECONDS) -> s
         return f"{host}:{port} does not answer within {seconds:g} s (firewall? wrong address?)"
     except OSError as error:
         return f"{host}:{port} cannot be reached: {error.strerror or error}"
+
+
+def why_no_download(host: str) -> str | None:
+    """None where https://host can be reached, directly or through the configured proxy."""
+    proxy = urllib.request.getproxies().get("https")
+    if proxy and not urllib.request.proxy_bypass(host):
+        return why_unreachable(*split_address(proxy, 3128))
+    return why_unreachable(host, 443)
 
 
 def get_json(url: str, seconds: float = CONNECT_SECONDS) -> Any:

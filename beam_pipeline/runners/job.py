@@ -1,0 +1,121 @@
+"""A submitted job: how far it is, how it ends, and how it is given up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, NamedTuple
+
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.runners.runner import PipelineState
+
+from beam_pipeline.errors import ConversionError
+from beam_pipeline.progress import Progress
+from beam_pipeline.runners.engine import Engine
+
+NAMESPACE = "imagebeam"
+_CANCEL_SECONDS = 60.0
+_POLL_SECONDS = 3.0  # between two questions for metrics
+
+
+class Job:
+    """A job on an engine.
+
+    Args:
+      engine: that runs it.
+      result: what Pipeline.run() returned.
+    """
+
+    def __init__(self, engine: Engine, result: Any):
+        self.engine = engine
+        self._result = result
+        self._asked = 0.0
+        self._known: tuple[Progress, int | None] = (Progress(), None)
+
+    @property
+    def id(self) -> str | None:
+        """The engine's own name of the job, where it has one."""
+        for read in (lambda: self._result.job_id(), lambda: self._result._job_id):
+            with contextlib.suppress(Exception):
+                return str(read())
+        return None
+
+    def progress(self) -> tuple[Progress, int | None]:
+        """Inputs with a verdict, bytes, rejects, and the number of inputs once known.
+
+        From Beam's counters: retried work may count twice, so this is for the eye alone.
+        """
+        if time.monotonic() - self._asked < _POLL_SECONDS:
+            return self._known
+        self._asked = time.monotonic()
+        # A portable result answers with what it was told first, for ever.
+        if getattr(self._result, "_metrics", None) is not None:
+            self._result._metrics = None
+        found = self._result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
+        counts: dict[str, int] = {}
+        for counter in found["counters"]:
+            value = counter.committed if counter.committed is not None else counter.attempted
+            name = counter.key.metric.name
+            counts[name] = counts.get(name, 0) + int(value or 0)
+        done = Progress(*(counts.get(name, 0) for name in ("images", "bytes", "rejected")))
+        self._known = done, counts.get("planned")
+        return self._known
+
+    def wait(self) -> None:
+        """Waits for the end of the job.
+
+        Raises:
+          ConversionError: it was cancelled.
+          Exception: whatever the engine raises for a job that failed.
+        """
+        state = self._result.wait_until_finish()
+        if state is not None and state != PipelineState.DONE:
+            raise ConversionError(f"the job on {self.engine.name} ended as {state}")
+
+    def ended(self) -> bool:
+        """Whether the engine says that the job is over; False where it cannot be asked."""
+        try:
+            return PipelineState.is_terminal(self._result.state)
+        except Exception:
+            return False
+
+    def cancel(self, seconds: float = _CANCEL_SECONDS) -> bool:
+        """Stops the job; returns whether it is over within `seconds`."""
+        with contextlib.suppress(Exception):
+            self._result.cancel()
+        deadline = time.monotonic() + seconds
+        while not self.ended():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True
+
+
+class DetachedJob(NamedTuple):
+    """A job that goes on without its launcher.
+
+    Attributes:
+      run_id: of the conversion.
+      output: its output directory.
+      engine: name of the engine.
+      job: the engine's own name of the job, or None.
+      status: where the engine shows it, or None.
+    """
+
+    run_id: str
+    output: str
+    engine: str
+    job: str | None
+    status: str | None
+
+    def text(self) -> str:
+        """What the user is told."""
+        lines = [
+            f"started: job {self.job or self.run_id} on {self.engine}; it goes on without this "
+            "process",
+            f"look at it:  imagebeam status {self.output}",
+        ]
+        if self.status:
+            lines.append(f"        or:  {self.status}")
+        lines.append(f"it is done when {self.output} holds _SUCCESS")
+        return "\n".join(lines)
