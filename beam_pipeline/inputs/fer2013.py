@@ -208,16 +208,14 @@ def parse_pixels(text: bytes, row: int | None = None) -> np.ndarray:
         wrong = next(word for word in text.split() if word.translate(None, _NOT_PIXELS))
         detail = f"pixels must be numbers from 0 to 255, found {_shown(wrong)}"
         raise ImageRejectedError(RejectReason.BAD_ROW, where + detail)
-    words = text.split()
-    if len(words) != SIZE * SIZE:
-        detail = f"expected {SIZE * SIZE} pixels ({SIZE}×{SIZE}), found {len(words)}"
+    # Only digits and white space are left, which this parses without mistakes, in a fifth
+    # of the time of int(); too many digits come out as the largest int64.
+    values = np.fromstring(text, np.int64, sep=" ") if text.strip() else np.zeros(0, np.int64)
+    if len(values) != SIZE * SIZE:
+        detail = f"expected {SIZE * SIZE} pixels ({SIZE}×{SIZE}), found {len(values)}"
         raise ImageRejectedError(RejectReason.BAD_ROW, where + detail)
-    try:
-        values = bytes(map(int, words))
-    except ValueError:
-        over = next(
-            i for i, word in enumerate(words) if len(word.lstrip(b"0")) > 3 or int(word) > 255
-        )
-        detail = f"pixel {over + 1} is {_shown(words[over])}, over 255"
-        raise ImageRejectedError(RejectReason.BAD_ROW, where + detail) from None
-    return np.frombuffer(values, np.uint8).reshape(SIZE, SIZE)
+    if values.max() > 255:
+        over = int(np.argmax(values > 255))
+        detail = f"pixel {over + 1} is {_shown(text.split()[over])}, over 255"
+        raise ImageRejectedError(RejectReason.BAD_ROW, where + detail)
+    return values.astype(np.uint8).reshape(SIZE, SIZE)
