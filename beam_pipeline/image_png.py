@@ -54,6 +54,7 @@ class PngHeader(NamedTuple):
       orientation: EXIF orientation, 1 to 8.
       profile: content of iCCP (name, method, compressed profile), or None.
       animated: an APNG with more than the default image.
+      end: position behind the IEND chunk.
       plain: every decoder reads these chunks without complaint.
     """
 
@@ -68,6 +69,7 @@ class PngHeader(NamedTuple):
     orientation: int
     profile: bytes | None
     animated: bool
+    end: int
     plain: bool
 
     @property
@@ -175,6 +177,7 @@ def parse_png(data: bytes) -> PngHeader:
         orientation=exif_orientation(exif) if exif else 1,
         profile=profile,
         animated=animated,
+        end=position,
         plain=plain,
     )
 

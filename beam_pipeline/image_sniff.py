@@ -164,8 +164,12 @@ def _refuse_known_damage(data: bytes) -> None:
             RejectReason.CORRUPT,
             "the PNG signature is damaged, as by a transfer in text mode",
         )
-    if data[:2] == b"\xff\xd8":
+    if data[:2] == b"\xff\xd8" and len(data) < 3:
         raise ImageRejectedError(RejectReason.TRUNCATED, "a JPEG that ends after its first bytes")
+    if data[:2] == b"\xff\xd8":
+        raise ImageRejectedError(
+            RejectReason.CORRUPT, "a JPEG start marker that no other marker follows"
+        )
     if len(data) < 8 and PNG_SIGNATURE.startswith(data):
         raise ImageRejectedError(RejectReason.TRUNCATED, "a PNG that ends in its signature")
 

@@ -183,6 +183,8 @@ def _prepare_png(data: bytes, options: ImageOptions) -> PreparedImage:
     exact = check_rows(header)
     profile = needs_conversion(png_profile(header), options) if header.profile else None
     notes = {"first_frame"} if header.animated else set()
+    if header.end < len(data):
+        notes.add("trailing_bytes")
     channels = 1 if header.color == GRAY else 3
     if (
         exact
@@ -212,9 +214,10 @@ def _decode_png(header: PngHeader, options: ImageOptions, notes: set[str]) -> Im
     if key is None or header.color not in (GRAY, RGB):
         return flatten(image, options, notes)
     # tRNS names one colour that is transparent, in samples of the file's depth.
-    samples = np.frombuffer(key[: 2 * (1 if header.color == GRAY else 3)], ">u2").astype(int)
-    if samples.size != (1 if header.color == GRAY else 3):
+    count = 1 if header.color == GRAY else 3
+    if len(key) < 2 * count:
         return flatten(image, options, notes)
+    samples = np.frombuffer(key, ">u2", count).astype(int)
     if header.color == RGB and header.depth == 16:
         samples >>= 8  # Pillow has kept the high bytes only
     elif header.depth < 8:
