@@ -170,7 +170,7 @@ def list_images(plan: InputPlan, report: ListingReport | None = None) -> Iterato
 
     Args:
       plan: from resolve_inputs.
-      report: counts what is listed and what is passed over.
+      report: counts what is listed and what is passed over, and gets the plan's warnings.
 
     Yields:
       One ImageRef per input; `problem` is set where listing already refuses it.
@@ -181,6 +181,8 @@ def list_images(plan: InputPlan, report: ListingReport | None = None) -> Iterato
     report = ListingReport() if report is None else report
     rule = NameRule(plan.options.label_from)
     list_source: Callable[..., Iterator[ImageRef]] = _KINDS[plan.kind].list_source
+    for warning in plan.warnings:
+        report.warn(warning)
     before = report.listed
     for source in plan.sources:
         for ref in list_source(source, plan.options, rule, report):

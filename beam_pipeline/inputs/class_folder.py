@@ -128,6 +128,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _shortened(names: Sequence[str]) -> str:
+    names = [name if name.isprintable() else repr(name) for name in names]
     return ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:9])}, … {names[-1]}"
 
 
