@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import uuid
 from typing import Any
 from urllib.parse import quote
 
@@ -171,12 +172,24 @@ class GcsStore(ObjectStore):
         return data
 
     def _put(self, bucket: str, key: str, data: bytes) -> None:
+        # Description and content in one request, so that the server checks the
+        # checksum before the object appears.
+        description = json.dumps({"name": key, "crc32c": _crc32c(data)}).encode()
+        boundary = uuid.uuid4().hex.encode()
+        body = b"".join(
+            [
+                b"--%b\r\nContent-Type: application/json\r\n\r\n%b\r\n" % (boundary, description),
+                b"--%b\r\nContent-Type: application/octet-stream\r\n\r\n" % boundary,
+                data,
+                b"\r\n--%b--\r\n" % boundary,
+            ]
+        )
         answer = self._request(
             "POST",
             f"/upload{self._path(bucket)}",
-            params={"uploadType": "media", "name": key},
-            data=data,
-            headers={"Content-Type": "application/octet-stream"},
+            params={"uploadType": "multipart"},
+            data=body,
+            headers={"Content-Type": f"multipart/related; boundary={boundary.decode()}"},
         ).json()
         _check_stored(answer, _crc32c(data), len(data))
 

@@ -33,6 +33,15 @@ class Head(NamedTuple):
     version: str
 
 
+def is_unicode(name: str) -> bool:
+    """Whether `name` has a UTF-8 form, as all keys have and not all local file names."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class ObjectStore(abc.ABC):
     """The functions of `beam_pipeline.storage` on buckets and keys.
 
@@ -160,6 +169,8 @@ class ObjectStore(abc.ABC):
     def stat(self, uri: str) -> Entry | None:
         """See `storage.stat`."""
         bucket, key = self.split(uri)
+        if not is_unicode(key):
+            return None  # a local name; no object can be called so
         if key and not key.endswith("/"):
             try:
                 head = self._retrier.call("look at", uri, lambda: self._head(bucket, key))
@@ -248,9 +259,15 @@ class ObjectStore(abc.ABC):
         if byte_range is not None and max_bytes is not None and byte_range[1] > max_bytes:
             raise too_many_bytes(uri, byte_range[1], max_bytes)
         bucket, key = self.split(uri)
+        if not key:
+            raise ImageRejectedError(RejectReason.NOT_A_FILE, f"{uri!r} is a bucket")
+        if not is_unicode(key):
+            raise ImageRejectedError(
+                RejectReason.MISSING, f"{uri!r} is not Unicode: no such object"
+            )
+        if byte_range is not None and byte_range[1] == 0:
+            return b""
         try:
-            if not key:
-                raise ImageRejectedError(RejectReason.NOT_A_FILE, f"{uri!r} is a bucket")
             data = self._retrier.call(
                 "read", uri, lambda: self._get(bucket, key, byte_range, max_bytes, None)
             )
@@ -279,7 +296,15 @@ class ObjectStore(abc.ABC):
     def open_read(self, uri: str) -> BinaryIO:
         """See `storage.open_read`."""
         bucket, key = self.split(uri)
-        head = self._retrier.call("read", uri, lambda: self._head(bucket, key))
+        try:
+            head = self._retrier.call("read", uri, lambda: self._head(bucket, key))
+        except ObjectStoreError as error:
+            if error.kind is Kind.MISSING:
+                what = "it is a directory" if self._is_directory(uri) else "it does not exist"
+                raise StorageError(
+                    f"cannot read {uri!r}: {what} (check the spelling of the path)"
+                ) from error
+            raise
 
         def fetch(offset: int, length: int) -> bytes:
             return self._retrier.call(

@@ -131,7 +131,7 @@ class S3Store(ObjectStore):
             kind = Kind.TRANSIENT
         else:
             return None
-        return Fault(kind, f"{_plain(error)}", _MEND.get(kind, ""))
+        return Fault(kind, _plain(error), _MEND.get(kind, ""))
 
     def _list_page(
         self, bucket: str, prefix: str, delimiter: str, token: str | None, limit: int
@@ -286,4 +286,10 @@ def _kind_of_answer(response: dict[str, Any]) -> Kind:
 
 
 def _plain(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """The cause in the server's words, without boto3's."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict) and "Error" in response:
+        details = response["Error"]
+        return f"{details.get('Message') or 'no explanation'} ({details.get('Code')})"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.split(": Bucket name must match")[0]  # a screen full of patterns follows

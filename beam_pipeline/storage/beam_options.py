@@ -1,0 +1,66 @@
+"""Carries endpoints and credentials between Beam's options, StorageConfig and Beam's own I/O."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from beam_pipeline.storage.config import StorageConfig
+
+
+def config_from_options(options: Any) -> StorageConfig:
+    """What Beam's own options say about object stores.
+
+    Args:
+      options: apache_beam PipelineOptions; of its S3 options (--s3_endpoint_url …)
+        those that are given are taken. GCS has none but STORAGE_EMULATOR_HOST.
+    """
+    from apache_beam.options.pipeline_options import S3Options
+
+    s3 = options.view_as(S3Options)
+    return StorageConfig(
+        s3_endpoint_url=s3.s3_endpoint_url,
+        s3_region_name=s3.s3_region_name,
+        s3_access_key_id=s3.s3_access_key_id,
+        s3_secret_access_key=s3.s3_secret_access_key,
+        s3_session_token=s3.s3_session_token,
+        s3_verify=_verify(s3.s3_verify),
+        gcs_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
+    )
+
+
+def _verify(value: str | bool | None) -> str | bool | None:
+    # boto3 would take the text "false" for the name of a certificate file.
+    words = {"false": False, "0": False, "no": False, "true": None, "1": None, "yes": None}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def beam_options(config: StorageConfig) -> Any:
+    """PipelineOptions that make Beam's own S3 file system use the same endpoint."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    values = {
+        "s3_endpoint_url": config.s3_endpoint_url,
+        "s3_region_name": config.s3_region_name,
+        "s3_access_key_id": config.s3_access_key_id,
+        "s3_secret_access_key": config.s3_secret_access_key,
+        "s3_session_token": config.s3_session_token,
+        "s3_verify": config.s3_verify,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return PipelineOptions.from_dictionary(given)
+
+
+def configure_beam(config: StorageConfig) -> None:
+    """Makes Beam's FileSystems usable in a worker that got no pipeline options.
+
+    Only `--writer beam` and other transforms of Beam's own need it. Options that
+    the runner did hand to this process stay.
+    """
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.value_provider import RuntimeValueProvider
+
+    if config.gcs_endpoint:
+        os.environ.setdefault("STORAGE_EMULATOR_HOST", config.gcs_endpoint)
+    if FileSystems._pipeline_options is None and RuntimeValueProvider.runtime_options is None:
+        FileSystems.set_options(beam_options(config))
