@@ -83,15 +83,17 @@ def _folded(name: str) -> str:
 
 
 def look_alikes(labels: Sequence[str]) -> tuple[str, ...]:
-    """Warnings about class names that are probably one class, written in two ways."""
+    """A warning that names the classes that are probably one, written in two ways; or none."""
     twins: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         twins[_folded(label)].append(label)
-    return tuple(
-        f"labels {' and '.join(map(repr, same))} differ only in case, spaces or Unicode form; "
-        "they stay different classes: rename them if they are one"
-        for same in twins.values()
-        if len(same) > 1
+    groups = [" and ".join(map(repr, same)) for same in twins.values() if len(same) > 1]
+    if not groups:
+        return ()
+    more = f"; and {len(groups) - _NAMED} more" if len(groups) > _NAMED else ""
+    return (
+        f"labels that differ only in case, spaces or Unicode form: {'; '.join(groups[:_NAMED])}"
+        f"{more}. They stay different classes: rename them if they are one",
     )
 
 

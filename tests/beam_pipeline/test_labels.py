@@ -62,6 +62,16 @@ def test_look_alikes_are_warned_about_and_stay_apart(twins):
     assert all(repr(name) in warning for name in twins)
 
 
+def test_one_warning_for_all_look_alikes():
+    names = ["anger", "ANGER", "fear", "Fear", "sad"]
+    assert build_label_map(names)[1] == (
+        "labels that differ only in case, spaces or Unicode form: 'ANGER' and 'anger'; 'Fear' and "
+        "'fear'. They stay different classes: rename them if they are one",
+    )
+    _, (warning,) = build_label_map([f"{c}{n}" for n in range(25) for c in "aA"])
+    assert "'A19' and 'a19'; and 5 more. They" in warning
+
+
 def test_labels_file(tmp_path):
     file = tmp_path / "labels.txt"
     file.write_bytes("\ufeffangry\r\nvery happy\r\n  odd \r\n\r\n\r\n".encode())
