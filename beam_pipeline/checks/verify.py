@@ -1,0 +1,472 @@
+"""The verify pipeline: every shard is read whole, then what only all of them together can tell.
+
+    shards ──────────────► (split, number) ─┐
+    index files ─► rows ─► (split, number) ─┴► check each shard ─► counts and faults ─► report
+                                                     └─► keys and image checksums ─► repeated ones
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from beam_pipeline import dataset_info, index, runners, storage
+from beam_pipeline.checks import shards as shards_module
+from beam_pipeline.checks.directory_check import check_directory
+from beam_pipeline.checks.faults import Fault, FaultKind, FaultList, faults_text
+from beam_pipeline.checks.run import run_pipeline
+from beam_pipeline.checks.shard_check import ShardCheck, ShardReport, check_shard
+from beam_pipeline.checks.shards import ShardTask
+from beam_pipeline.checks.tf_decoder import TensorFlowDecoder
+from beam_pipeline.dataset_info import DatasetInfo
+from beam_pipeline.index import INDEX_SCHEMA
+from beam_pipeline.storage import config as storage_config
+from beam_pipeline.summary import duration, size_text
+
+# Columns of the index that verify compares; the others are not read.
+_INDEX_COLUMNS = [
+    "key", "outcome", "split", "shard", "position", "offset", "bytes", "sha256", "label",
+    "group", "height", "width", "channels", "format",
+]  # fmt: skip
+_KEYS_PER_BUCKET = 200_000
+_LEAKS_SHOWN = 5
+
+
+@dataclasses.dataclass
+class Tally:
+    """What the pipeline brings back: sums over all shards, and the faults.
+
+    Attributes:
+      records, bytes, image_bytes, decoded, shards: sums.
+      classes: (split, label id) → records.
+      split_records: split → records.
+      outcomes: rows of the index by outcome.
+      leaks: (split, split) → images whose bytes stand in both, and examples of their keys.
+      repeats: images whose bytes stand more than once in one split.
+      groups: groups that stand in several splits.
+      faults: what is wrong.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    image_bytes: int = 0
+    decoded: int = 0
+    shards: int = 0
+    classes: Counter[tuple[str, int]] = dataclasses.field(default_factory=Counter)
+    split_records: Counter[str] = dataclasses.field(default_factory=Counter)
+    outcomes: Counter[str] = dataclasses.field(default_factory=Counter)
+    leaks: Counter[str] = dataclasses.field(default_factory=Counter)
+    leak_examples: list[str] = dataclasses.field(default_factory=list)
+    repeats: int = 0
+    groups: int = 0
+    faults: FaultList = dataclasses.field(default_factory=lambda: FaultList(100))
+
+    def merge(self, other: Tally) -> None:
+        """Adds another tally."""
+        for name in ("records", "bytes", "image_bytes", "decoded", "shards", "repeats", "groups"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("classes", "split_records", "outcomes", "leaks"):
+            getattr(self, name).update(getattr(other, name))
+        self.leak_examples = sorted(self.leak_examples + other.leak_examples)[:_LEAKS_SHOWN]
+        self.faults.merge(other.faults)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """The outcome of a verification.
+
+    Attributes:
+      what: directory or globs that were verified.
+      info: the dataset, or None for foreign files and unreadable descriptions.
+      tally: counts and faults.
+      seconds: wall time of the pipeline.
+    """
+
+    what: str
+    info: DatasetInfo | None
+    tally: Tally
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.tally.faults.total == 0
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What is wrong, sorted; at most `keep` of each kind and file."""
+        return self.tally.faults.sorted()
+
+    def warnings(self) -> list[str]:
+        """What is allowed, but worth knowing."""
+        tally, lines = self.tally, []
+        for pair, count in sorted(tally.leaks.items()):
+            examples = ""
+            if tally.leak_examples:
+                examples = f" (for example {tally.leak_examples[0]})"
+            lines.append(
+                f"{count:,} images stand in {pair} with the same bytes under different keys: "
+                f"an evaluation on them is too good{examples}"
+            )
+        if tally.repeats:
+            lines.append(
+                f"{tally.repeats:,} images repeat the bytes of another one of their split"
+            )
+        if tally.groups:
+            lines.append(f"{tally.groups:,} groups stand in more than one split")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for --json."""
+        tally = self.tally
+        return {
+            "ok": self.ok,
+            "what": self.what,
+            "fingerprint": None if self.info is None else self.info.fingerprint,
+            "shards": tally.shards,
+            "records": tally.records,
+            "bytes": tally.bytes,
+            "decoded": tally.decoded,
+            "seconds": round(self.seconds, 3),
+            "splits": dict(sorted(tally.split_records.items())),
+            "fault_count": tally.faults.total,
+            "faults_by_kind": dict(
+                sorted(_sum_by_kind(tally.faults.counts).items(), key=lambda item: -item[1])
+            ),
+            "faults": [fault.to_json() for fault in self.faults],
+            "warnings": self.warnings(),
+        }
+
+    def text(self, shown: int = 10) -> str:
+        """For a terminal: faults, warnings, and one line that says how it ended."""
+        tally = self.tally
+        rate = tally.bytes / max(self.seconds, 1e-9)
+        seen = (
+            f"{tally.shards:,} shards, {tally.records:,} records, {size_text(tally.bytes)} in "
+            f"{duration(self.seconds)} ({size_text(rate)}/s)"
+        )
+        lines = [faults_text(self.faults, tally.faults.counts, shown)] if not self.ok else []
+        lines += [f"warning: {line}" for line in self.warnings()]
+        if self.ok:
+            decoded = f", {tally.decoded:,} images decoded by TensorFlow" if tally.decoded else ""
+            lines.append(f"ok: {self.what}: {seen}{decoded}; nothing is wrong")
+        else:
+            kinds = _sum_by_kind(tally.faults.counts)
+            counted = ", ".join(f"{n:,} {kind}" for kind, n in kinds.most_common())
+            lines.append(
+                f"FAILED: {self.what}: {tally.faults.total:,} faults ({counted}); {seen}"
+            )
+        return "\n".join(lines)
+
+
+def _sum_by_kind(counts: Counter[tuple[str, str]]) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for (_, kind), count in counts.items():
+        kinds[kind] += count
+    return kinds
+
+
+def verify(
+    directory: str | None = None,
+    *,
+    globs: Sequence[str] = (),
+    decode: bool = False,
+    keep: int = 100,
+    beam_options: Sequence[str] = (),
+    threads: int | None = None,
+) -> Verification:
+    """Checks a dataset directory, or foreign TFRecord files, from the first to the last byte.
+
+    Args:
+      directory: written by imagebeam convert; or None with `globs`.
+      globs: patterns of TFRecord files of any origin.
+      decode: also decode every image with TensorFlow and compare its size.
+      keep: faults of each kind and file to tell in full; all are counted.
+      beam_options: Beam's own options.
+      threads: shards checked side by side on the local engine; None: one per core.
+
+    Raises:
+      ImagebeamError: there is nothing to verify, or the environment failed. Faults of
+        the data are no exception: they are in the result.
+    """
+    import time
+
+    faults = FaultList(keep)
+    info: DatasetInfo | None = None
+    index_files: list[str] = []
+    if globs:
+        tasks = shards_module.foreign_tasks(globs)
+        specs = shards_module.foreign_specs(tasks)
+        for file, detail in shards_module.missing_numbers(tasks):
+            faults.add(FaultKind.SHARD_MISSING, file, detail)
+        what = " ".join(globs)
+    else:
+        assert directory is not None
+        info, tasks, index_files = check_directory(directory, faults)
+        specs = shards_module.foreign_specs(tasks) if info is None else info.features
+        what = directory
+    check = ShardCheck(
+        specs=specs,
+        labels=None if info is None else info.labels,
+        compression=None if info is None else info.compression,
+        shards_by_sha256={
+            shard.sha256: shard.file
+            for split in (info.splits.values() if info else ())
+            for shard in split.shards
+        },
+        keep=keep,
+        decoder=TensorFlowDecoder() if decode else None,
+    )
+    started = time.perf_counter()
+    tally: Tally = run_pipeline(
+        lambda root: build_pipeline(root, tasks, index_files if info else [], check),
+        beam_options,
+        threads=threads or min(runners.available_cores(), max(len(tasks), 1)),
+    )
+    seconds = time.perf_counter() - started
+    if info is not None:
+        _compare_counts(info, tally)
+    tally.faults.merge(faults)
+    return Verification(what, info, tally, seconds)
+
+
+def build_pipeline(
+    root: beam.Pipeline, tasks: Sequence[ShardTask], index_files: Sequence[str], check: ShardCheck
+) -> beam.PCollection[Tally]:
+    """Adds a verification to `root`; gives one Tally."""
+    config = storage_config.current()
+    keyed = (
+        root
+        | "Shards" >> beam.Create([((t.split, t.number, t.expected is None), t) for t in tasks])
+        # ((split, number, is foreign), ShardTask)
+    )
+    rows = (
+        root
+        | "IndexFiles" >> beam.Create(list(index_files))
+        | "SpreadIndexFiles" >> beam.Reshuffle()
+        | "ReadIndex" >> beam.ParDo(_ReadIndexDoFn(config, check.keep)).with_outputs(main="rows")
+    )
+    checked = (
+        {"task": keyed, "rows": rows["rows"]}
+        | "ShardWithIndex" >> beam.CoGroupByKey()
+        | "CheckShard"
+        >> beam.ParDo(
+            _CheckShardDoFn(config, check, bool(index_files), _buckets(tasks))
+        ).with_outputs(main="tally")
+        # Tally; (bucket, names of one shard) in the output "names"
+    )
+    repeated = (
+        checked["names"]
+        | "SameBucket" >> beam.GroupByKey()
+        | "FindRepeated" >> beam.Map(_find_repeated, keep=check.keep)
+    )
+    groups = (
+        rows["groups"]
+        | "SameGroup" >> beam.CombinePerKey(_union)
+        | "GroupsInSplits" >> beam.Map(lambda item: Tally(groups=int(len(item[1]) > 1)))
+    )
+    return (
+        (checked["tally"], rows["tally"], repeated, groups)
+        | "AllTallies" >> beam.Flatten()
+        | "AddUp" >> beam.CombineGlobally(_AddTallies(check.keep))
+    )
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*sets)
+
+
+def _buckets(tasks: Sequence[ShardTask]) -> int:
+    """How many groups the keys are dealt to, so that one group fits a worker."""
+    known = sum(task.expected.records for task in tasks if task.expected)
+    guessed = sum(task.size for task in tasks if not task.expected) // 2000
+    return 1 + max(known, guessed) // _KEYS_PER_BUCKET
+
+
+class _AddTallies(beam.CombineFn):
+    """Tally → one Tally."""
+
+    def __init__(self, keep: int):
+        self._keep = keep
+
+    def create_accumulator(self) -> Tally:
+        return Tally(faults=FaultList(self._keep))
+
+    def add_input(self, accumulator: Tally, element: Tally) -> Tally:
+        accumulator.merge(element)
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[Tally]) -> Tally:
+        merged = self.create_accumulator()
+        for accumulator in accumulators:
+            merged.merge(accumulator)
+        return merged
+
+    def extract_output(self, accumulator: Tally) -> Tally:
+        return accumulator
+
+
+class _ReadIndexDoFn(beam.DoFn):
+    """URI of an index file → ((split, shard, False), rows); outcomes and groups beside it."""
+
+    def __init__(self, config: storage.StorageConfig, keep: int):
+        self._config, self._keep = config, keep
+
+    def setup(self) -> None:
+        storage.configure(self._config)
+
+    def process(self, uri: str) -> Iterator[Any]:
+        file = f"{dataset_info.INDEX_DIRECTORY}/{storage.basename(uri)}"
+        tally = Tally(faults=FaultList(self._keep))
+        try:
+            table = index.read_index(storage.read_bytes(uri))
+            missing = [name for name in _INDEX_COLUMNS if name not in table.schema.names]
+            if missing:
+                raise ValueError(f"it has no columns {', '.join(missing)}")
+            table = table.select(_INDEX_COLUMNS)
+            strings = [
+                pa.field(name, pa.string())
+                if pa.types.is_dictionary(INDEX_SCHEMA.field(name).type)
+                else INDEX_SCHEMA.field(name)
+                for name in _INDEX_COLUMNS
+            ]
+            table = table.cast(pa.schema(strings))
+        except (ValueError, OSError, pa.ArrowException) as error:
+            tally.faults.add(FaultKind.METADATA_DAMAGED, file, f"it cannot be read: {error}")
+            yield beam.pvalue.TaggedOutput("tally", tally)
+            return
+        tally.outcomes.update(table["outcome"].to_pylist())
+        yield beam.pvalue.TaggedOutput("tally", tally)
+        written = table.filter(pc.equal(table["outcome"], "written")).combine_chunks()
+        places = written.group_by(["split", "shard"]).aggregate([])
+        for split, shard in zip(places["split"].to_pylist(), places["shard"].to_pylist(), strict=True):
+            of_shard = pc.and_(pc.equal(written["split"], split), pc.equal(written["shard"], shard))
+            yield ((split, shard, False), written.filter(of_shard))
+        grouped = written.filter(pc.is_valid(written["group"])).select(["group", "split"])
+        splits: dict[str, set[str]] = defaultdict(set)
+        for group, split in zip(*(grouped[name].to_pylist() for name in ("group", "split")), strict=True):
+            splits[group].add(split)
+        for group, names in splits.items():
+            yield beam.pvalue.TaggedOutput("groups", (group, frozenset(names)))
+
+
+class _CheckShardDoFn(beam.DoFn):
+    """(place, {task, rows}) → Tally; the shard's keys and checksums in the output "names"."""
+
+    def __init__(
+        self, config: storage.StorageConfig, check: ShardCheck, indexed: bool, buckets: int
+    ):
+        self._config, self._check = config, check
+        self._indexed, self._buckets = indexed, buckets
+
+    def setup(self) -> None:
+        storage.configure(self._config)
+
+    def process(self, element: tuple[Any, dict[str, Iterable[Any]]]) -> Iterator[Any]:
+        (split, number, _), grouped = element
+        tables = list(grouped["rows"])
+        rows = pa.concat_tables(tables) if tables else None
+        tasks = list(grouped["task"])
+        if not tasks and rows is not None:
+            # A missing shard is told with its file; a shard that nobody knows is not.
+            return
+        for task in tasks:
+            if rows is None and self._indexed and task.expected is not None:
+                columns = [field for field in INDEX_SCHEMA if field.name in _INDEX_COLUMNS]
+                rows = pa.schema(columns).empty_table()
+            report = check_shard(task, self._check, rows if task.expected else None)
+            yield self._tally(report)
+            # A shard that does not belong to the dataset has the keys of another one.
+            if task.expected is not None or not self._check.shards_by_sha256:
+                yield from self._names(report)
+
+    def _tally(self, report: ShardReport) -> Tally:
+        task = report.task
+        mine = task.expected is not None or not self._check.shards_by_sha256
+        return Tally(
+            records=report.records if mine else 0,
+            bytes=report.bytes,
+            image_bytes=report.image_bytes,
+            decoded=report.decoded,
+            shards=1,
+            classes=Counter(
+                {(task.split, label): n for label, n in report.classes.items() if mine}
+            ),
+            split_records=Counter({task.split: report.records} if mine else {}),
+            faults=report.faults,
+        )
+
+    def _names(self, report: ShardReport) -> Iterator[Any]:
+        for kind, names in (("key", report.keys), ("image", report.images)):
+            dealt: dict[int, tuple[list[bytes], list[int], list[bytes]]] = defaultdict(
+                lambda: ([], [], [])
+            )
+            for i, name in enumerate(names):
+                bucket = dealt[zlib.crc32(name) % self._buckets]
+                bucket[0].append(name)
+                bucket[1].append(report.numbers[i])
+                bucket[2].append(report.keys[i] if i < len(report.keys) else b"")
+            for bucket_number, (values, numbers, keys) in dealt.items():
+                content = (report.task.file, report.task.split, values, numbers, keys)
+                yield beam.pvalue.TaggedOutput("names", ((kind, bucket_number), content))
+
+
+def _find_repeated(element: tuple[tuple[str, int], Iterable[Any]], keep: int) -> Tally:
+    """((kind, bucket), names of many shards) → repeated keys as faults, images as counts."""
+    (kind, _), contents = element
+    tally = Tally(faults=FaultList(keep))
+    first: dict[bytes, tuple[str, str, int, bytes]] = {}
+    for file, split, names, numbers, keys in sorted(contents, key=lambda content: content[0]):
+        for name, number, key in zip(names, numbers, keys, strict=True):
+            known = first.setdefault(name, (file, split, number, key))
+            if known == (file, split, number, key):
+                continue
+            if kind == "key":
+                fault = FaultKind.KEY_TWICE if known[1] == split else FaultKind.SPLITS_OVERLAP
+                detail = f"this key stands in {known[0]}, record {known[2]:,} already"
+                text = name.decode("utf-8", "replace")
+                tally.faults.add(fault, file, detail, number, None, text)
+            elif known[1] == split:
+                tally.repeats += 1
+            else:
+                tally.leaks[" and ".join(sorted((known[1], split)))] += 1
+                pair = f"{known[3].decode('utf-8', 'replace')} and {key.decode('utf-8', 'replace')}"
+                if len(tally.leak_examples) < _LEAKS_SHOWN:
+                    tally.leak_examples.append(pair)
+    return tally
+
+
+def _compare_counts(info: DatasetInfo, tally: Tally) -> None:
+    """Sums over all shards and index files against conversion.json."""
+
+    def wrong(what: str, found: int, expected: int) -> None:
+        if found != expected:
+            tally.faults.add(
+                FaultKind.COUNT_WRONG,
+                dataset_info.CONVERSION_FILE,
+                f"{what}: {found:,} found, {expected:,} expected",
+            )
+
+    wrong("records of all splits", tally.records, info.records)
+    for split in info.splits.values():
+        wrong(f"records of split {split.name}", tally.split_records[split.name], split.records)
+        for number, label in enumerate(info.labels or ()):
+            wrong(
+                f"records of class {label!r} in split {split.name}",
+                tally.classes[split.name, number],
+                split.classes.get(label, 0),
+            )
+    for outcome, name in (
+        ("written", "written"),
+        ("rejected", "rejected"),
+        ("duplicate", "duplicates"),
+    ):
+        expected = info.ledger.get(name, 0)
+        wrong(f"index rows with outcome {outcome}", tally.outcomes[outcome], expected)
