@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 def make_parser() -> argparse.ArgumentParser:
     """The argument parser with all sub-commands; imports nothing heavy."""
-    from beam_pipeline import convert_command, sample_command
+    from beam_pipeline import checks_command, convert_command, sample_command
 
     parser = argparse.ArgumentParser(
         prog="imagebeam",
@@ -30,6 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     convert_command.add_command(subparsers)
     sample_command.add_command(subparsers)
+    checks_command.add_commands(subparsers)
     with contextlib.suppress(ImportError):
         from training import cli as training_cli
 
