@@ -96,6 +96,9 @@ def finalize(
         files[dataset_info.LABELS_FILE] = dataset_info.labels_text(info.labels)
     for name, text in files.items():
         storage.write_bytes(storage.join(output, name), text.encode())
+    if not storage.exists(storage.join(context.staging, MOVES_FILE)):
+        # Ctrl-C or a cancelled job: the launcher has begun to remove what was moved.
+        raise ConversionError("the run was stopped during its last step; nothing was kept")
     storage.write_bytes(storage.join(output, dataset_info.SUCCESS_FILE), b"")
     return info
 

@@ -88,9 +88,23 @@ class OutputDirectory:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         # A run that failed leaves nothing; a run that succeeded has emptied its staging.
+        moves = {} if exc_type is None else _read_json(storage.join(self.staging, MOVES_FILE))
         with contextlib.suppress(Exception):
             storage.delete_tree(self.staging)
+        with contextlib.suppress(Exception):
+            self._undo(moves)
         self._release()
+
+    def _undo(self, moves: dict) -> None:
+        """Removes what a failed last step had moved already, unless it did finish."""
+        success = storage.join(self.uri, dataset_info.SUCCESS_FILE)
+        if not moves or storage.exists(success):
+            return
+        for name in [*moves["appear"], *moves["disappear"]]:
+            storage.delete_tree(storage.join(self.uri, name))
+        # After Ctrl-C that step may still run; without its staging it writes no marker,
+        # but it may have been just about to.
+        storage.delete([success])
 
     def describe_run(self, **details: object) -> None:
         """Writes who runs here into the staging directory; also the sign of life of the run."""
@@ -111,10 +125,19 @@ class OutputDirectory:
             return
         path = os.path.join(self.uri.removeprefix("file://"), LOCK_FILE)
         try:
-            self._lock = open(path, "a+")  # noqa: SIM115  (held until the run ends)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while True:
+                self._lock = open(path, "a+")  # noqa: SIM115  (held until the run ends)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_file(self._lock, path):
+                    break
+                # The run that held it removed it meanwhile; a lock on it keeps nobody out.
+                self._lock.close()
         except BlockingIOError:
-            holder = self._lock.seek(0) or self._lock.read().strip() if self._lock else ""
+            holder = ""
+            if self._lock is not None:
+                self._lock.seek(0)
+                holder = self._lock.read().strip()
+                self._lock.close()
             self._lock = None
             raise OutputError(
                 f"another run is writing into {self.uri}"
@@ -123,6 +146,9 @@ class OutputDirectory:
             ) from None
         except OSError as error:
             self._lock = None
+            if self._created:
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.path.dirname(path))
             raise OutputError(f"cannot write into --output {self.uri}: {error.strerror}") from error
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -194,6 +220,14 @@ class OutputDirectory:
             # Nothing came of the run: leave no empty directory behind.
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(path))
+
+
+def _is_file(stream: IO[str], path: str) -> bool:
+    """Whether `stream` is still the file that is called `path`."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _read_json(uri: str) -> dict:
