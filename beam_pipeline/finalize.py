@@ -21,12 +21,11 @@ from beam_pipeline.errors import ConversionError
 from beam_pipeline.examples import FeatureSpec
 from beam_pipeline.inputs import ListingReport
 from beam_pipeline.options import Compression, ConvertOptions
-from beam_pipeline.output_directory import MOVES_FILE
+from beam_pipeline.output_directory import MOVES_FILE, failed_directory
 from beam_pipeline.plan import ConversionPlan
 from beam_pipeline.tfrecord_writer import ShardResult, finalize_shards
 from beam_pipeline.types import Outcome
 
-FAILED_SUFFIX = ".failed"
 _REPLACED_MARK = "replaced"  # in staging: the old dataset is gone already
 _THREADS = 16
 _REJECTS_SHOWN = 3  # of each reason, in the summary
@@ -99,6 +98,7 @@ def finalize(
     if not storage.exists(storage.join(context.staging, MOVES_FILE)):
         # Ctrl-C or a cancelled job: the launcher has begun to remove what was moved.
         raise ConversionError("the run was stopped during its last step; nothing was kept")
+    storage.delete_tree(failed_directory(output))  # of an earlier run; it is out of date now
     storage.write_bytes(storage.join(output, dataset_info.SUCCESS_FILE), b"")
     return info
 
@@ -377,8 +377,3 @@ def _keep_failed(
     storage.write_bytes(storage.join(target, dataset_info.REJECTED_FILE), text.encode())
     path = storage.join(target, dataset_info.CONVERSION_FILE)
     storage.write_bytes(path, metadata.conversion_json(info).encode())
-
-
-def failed_directory(output: str) -> str:
-    """Where a failed run keeps its rejects and index."""
-    return output.rstrip("/") + FAILED_SUFFIX

@@ -27,6 +27,8 @@ RUN_FILE = "run.json"
 # Written into the staging directory before the first file moves out of it: names that
 # appear in, and names that disappear from, the output directory.
 MOVES_FILE = "moves.json"
+# A run that fails over its rejects keeps what it learned beside the output.
+FAILED_SUFFIX = ".failed"
 # A run on another machine is taken for dead when it has been silent for this long.
 SILENT_SECONDS = 15 * 60
 
@@ -79,6 +81,7 @@ class OutputDirectory:
             storage.make_directory(self.uri)
             self._take_lock()
             self._look_around()
+            self._check_failed_directory()
             storage.make_directory(self.staging)
             self.describe_run()
         except BaseException:
@@ -180,6 +183,19 @@ class OutputDirectory:
             )
         self.replaced = sorted(names)
 
+    def _check_failed_directory(self) -> None:
+        """A failed run replaces the report of an earlier one, and nothing else."""
+        failed = failed_directory(self.uri)
+        entry = storage.stat(failed)
+        if entry is None:
+            return
+        names = [e.path for e in storage.list_directory(failed)] if entry.kind != "file" else [""]
+        if names and dataset_info.CONVERSION_FILE not in names:
+            raise OutputError(
+                f"{failed} is not the report of a failed run, and a run that fails would keep its "
+                "report there; move it away, or give another --output"
+            )
+
     def _clear_dead_run(self, staging: str, names: dict[str, storage.Entry]) -> None:
         """Removes what a run left that is not alive any more; refuses when it may be."""
         run = _read_json(storage.join(staging, RUN_FILE))
@@ -220,6 +236,13 @@ class OutputDirectory:
             # Nothing came of the run: leave no empty directory behind.
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(path))
+
+
+def failed_directory(output: str) -> str:
+    """Where a failed run keeps its rejects and index."""
+    if storage.is_local(output) and "://" not in output:
+        output = os.path.abspath(output)  # of "." too
+    return output.rstrip("/") + FAILED_SUFFIX
 
 
 def _is_file(stream: IO[str], path: str) -> bool:

@@ -68,6 +68,15 @@ def run(
         )
 
 
+def local_pipeline() -> Any:
+    """A TestPipeline on the in-process engine, whatever Beam's default would pick."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.testing import test_pipeline
+
+    return test_pipeline.TestPipeline(runner=FnApiRunner(), options=PipelineOptions([]))
+
+
 def shard_paths(directory: Any, split: str = "*") -> list[str]:
     """The shards of a dataset, sorted by name."""
     return sorted(glob.glob(os.path.join(glob.escape(str(directory)), f"*-{split}.tfrecord-*")))

@@ -19,6 +19,7 @@ from beam_pipeline.output_directory import (
     SILENT_SECONDS,
     STAGING_PREFIX,
     OutputDirectory,
+    failed_directory,
 )
 from tests import conversions
 
@@ -220,12 +221,16 @@ def test_moves_that_failed_are_undone(tmp_path: pathlib.Path) -> None:
     # The disk is full in the last step: no shards without their dataset stay behind.
     (tmp_path / "mine").mkdir()
     target = tmp_path / "out"
-    with pytest.raises(OSError, match="full"), OutputDirectory(str(target)) as directory:
+
+    def move(staging: str) -> None:
         moves = {"appear": ["d-train.tfrecord-00000-of-00001", "index"], "disappear": []}
-        (pathlib.Path(directory.staging) / MOVES_FILE).write_text(json.dumps(moves))
+        (pathlib.Path(staging) / MOVES_FILE).write_text(json.dumps(moves))
         (target / "d-train.tfrecord-00000-of-00001").touch()
         (target / "index").mkdir()
         raise OSError("full")
+
+    with pytest.raises(OSError, match="full"), OutputDirectory(str(target)) as directory:
+        move(directory.staging)
     assert conversions.names(tmp_path) == ["mine"]
 
 
@@ -262,11 +267,38 @@ def test_a_lock_that_was_removed_meanwhile_does_not_count(
             pass
 
 
+def test_where_a_failed_run_reports(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert failed_directory("/a/b/") == "/a/b.failed"
+    assert failed_directory(".") == f"{tmp_path}.failed"
+    assert failed_directory("out") == f"{tmp_path}/out.failed"
+    assert failed_directory("gs://bucket/out/") == "gs://bucket/out.failed"
+
+
+def test_a_directory_of_the_user_is_no_report(tmp_path: pathlib.Path) -> None:
+    failed = tmp_path / "out.failed"
+    failed.mkdir()
+    with OutputDirectory(str(tmp_path / "out")):
+        pass
+    (failed / "thesis.tex").touch()
+    with (
+        pytest.raises(OutputError, match=r"out\.failed is not the report of a failed run"),
+        OutputDirectory(str(tmp_path / "out")),
+    ):
+        pass
+    assert conversions.names(tmp_path) == ["out.failed"]
+    (failed / "conversion.json").touch()
+    with OutputDirectory(str(tmp_path / "out")):
+        pass
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_without_permission(tmp_path: pathlib.Path) -> None:
     tmp_path.chmod(0o500)
     with (
-        pytest.raises(OutputError, match="cannot write into --output .*: Permission denied"),
+        pytest.raises(OutputError, match=r"cannot write into --output .*: Permission denied"),
         OutputDirectory(str(tmp_path)),
     ):
         pass
