@@ -75,7 +75,7 @@ class ListingReport:
             self.warn(message)
 
     def ignored_text(self) -> str:
-        """One readable line: `ignored: 3 hidden files and folders (.git, …)`, or ""."""
+        """One readable line: `ignored: hidden files and folders: 3 ('.git', …)`, or ""."""
         if not self.ignored:
             return ""
         parts = []
@@ -83,8 +83,8 @@ class ListingReport:
             names = list(map(repr, self.examples.get(kind, [])))
             if count > len(names):
                 names.append("…")
-            parts.append(f"{count} {kind} ({', '.join(names)})")
-        return "ignored: " + ", ".join(parts)
+            parts.append(f"{kind}: {count} ({', '.join(names)})")
+        return "ignored: " + "; ".join(parts)
 
 
 class Source(NamedTuple):

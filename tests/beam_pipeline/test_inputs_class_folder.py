@@ -172,8 +172,8 @@ def test_hidden_and_system_names_are_counted(tmp_path):
         "empty folders": 1,
     }
     text = report.ignored_text()
-    assert text.startswith("ignored: 1 empty folders ('sad/nested'), 2 files without")
-    assert "4 system files (Thumbs.db, desktop.ini, __MACOSX, ._*) (" in text
+    assert text.startswith("ignored: empty folders: 1 ('sad/nested'); files without an image ext")
+    assert "; system files (Thumbs.db, desktop.ini, __MACOSX, ._*): 4 ('" in text
     assert text.endswith("…)")
 
 
@@ -309,8 +309,13 @@ def test_labels_file_fixes_ids_and_must_know_every_folder(tmp_path):
     [
         ([], "", {}, r"holds no folders and no files with an image extension \(it is empty\)"),
         (["notes.txt"], "", {}, r"1 other files"),
-        (["happy/notes.txt"], "", {}, r"no images found in .*1 files without .*happy/notes.txt"),
-        (["happy/"], "", {}, r"no images found in .*1 empty folders \('happy'\)"),
+        (
+            ["happy/notes.txt"],
+            "",
+            {},
+            r"no images found in .*files without .*: 1 .'happy/notes.txt",
+        ),
+        (["happy/"], "", {}, r"no images found in .*empty folders: 1 \('happy'\)"),
         ([".happy/1.jpg"], "", {}, "holds no folders"),
         (["1.jpg", "2.jpg"], "", {}, r"2 images lie directly in .* \(for example '1.jpg'\)"),
         (["1.jpg"], "", {}, "sort them into one folder per class"),
@@ -416,7 +421,7 @@ def test_report_merges():
     assert one.ignored == {"a": 4, "b": 1}
     assert one.examples == {"a": ["one-0", "one-1", "two-0"], "b": [r"bad-\xff"]}
     assert one.warnings == ["same"]
-    assert one.ignored_text() == r"ignored: 4 a ('one-0', 'one-1', 'two-0', …), 1 b ('bad-\\xff')"
+    assert one.ignored_text() == r"ignored: a: 4 ('one-0', 'one-1', 'two-0', …); b: 1 ('bad-\\xff')"
 
 
 @pytest.mark.corpus
