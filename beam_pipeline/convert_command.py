@@ -183,6 +183,16 @@ def add_command(subparsers: Any) -> None:
     group.add_argument(
         "--workers", type=int, metavar="N", help="local worker processes (default: one a core)"
     )
+    group.add_argument(
+        "--no_wait",
+        action="store_true",
+        help="start the job and return (on engines that go on alone)",
+    )
+    group.add_argument(
+        "--shared_filesystem",
+        action="store_true",
+        help="local paths are the same on every worker's machine; each proves it",
+    )
     group.add_argument("--dry_run", action="store_true", help="print the plan, write nothing")
     group.add_argument("--quiet", action="store_true", help="print only errors")
     group.add_argument("--verbose", action="store_true", help="print Beam's log too")
@@ -208,16 +218,21 @@ def run(args: argparse.Namespace, beam_options: list[str]) -> int:
     prepare_engine(verbose=args.verbose)
     with fast_imports():
         from beam_pipeline.pipeline import convert
+    from beam_pipeline.runners import DetachedJob
 
-    summary = convert(
+    outcome = convert(
         options,
         beam_options=beam_options,
         workers=args.workers,
         progress=not args.quiet,
         announce=say,
+        wait=not args.no_wait,
+        shared_filesystem=args.shared_filesystem,
     )
-    if not args.quiet:
-        print(type(summary)(summary.info, time.time() - started).text())
+    if isinstance(outcome, DetachedJob):
+        print(outcome.text())
+    elif not args.quiet:
+        print(type(outcome)(outcome.info, time.time() - started).text())
     return 0
 
 
@@ -235,7 +250,7 @@ def parse_options(args: argparse.Namespace) -> ConvertOptions:
             group_column=args.group_column,
             delimiter="\t" if args.delimiter in ("tab", "\\t") else args.delimiter,
             image_root=args.image_root,
-            features=dict(_parse_feature(item) for item in args.feature),
+            features=_parse_features(args.feature),
             labels_file=args.labels_file,
         ),
         image=ImageOptions(
@@ -274,6 +289,16 @@ def parse_size(option: str, text: str) -> int:
     if match is None or match[2].upper() not in _UNITS:
         raise UsageError(f"{option} must be a size such as 256MiB, 1.5GB or 4096, got {text!r}")
     return round(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _parse_features(texts: list[str]) -> dict[str, FeatureType]:
+    features: dict[str, FeatureType] = {}
+    for text in texts:
+        name, kind = _parse_feature(text)
+        if name in features:
+            raise UsageError(f"--feature names {name!r} twice: {', '.join(texts)}")
+        features[name] = kind
+    return features
 
 
 def _parse_feature(text: str) -> tuple[str, FeatureType]:
