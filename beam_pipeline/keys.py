@@ -69,19 +69,19 @@ def path_below(path: str, base: str) -> str | None:
       path: an absolute path or a URI.
       base: the same, of a directory.
     """
-    path, base = _plain(path), _plain(base).rstrip("/") + "/"
+    path, base = normal_uri(path), normal_uri(base).rstrip("/") + "/"
     return path[len(base) :] if path.startswith(base) else None
 
 
 def without_root(path: str) -> str:
     """An absolute path or URI without its scheme and leading `/`, normalized."""
-    path = _plain(path)
+    path = normal_uri(path)
     match = _SCHEME.match(path)
     return path[match.end() if match else 0 :].lstrip("/")
 
 
-def _plain(uri: str) -> str:
-    """`uri` with its path normalized; file:// is cut off."""
+def normal_uri(uri: str) -> str:
+    """An absolute path or URI with its path normalized; file:// is cut off."""
     if uri[:7].lower() == "file://":
         uri = uri[7:]
     match = _SCHEME.match(uri)
@@ -105,7 +105,7 @@ def key_prefixes(bases: Sequence[str]) -> list[str]:
     Args:
       bases: absolute directories or URIs that paths are relative to.
     """
-    plain = [_plain(base) for base in bases]
+    plain = [normal_uri(base) for base in bases]
     if len(set(plain)) <= 1:
         return [""] * len(plain)
     parts = [tuple(base.split("/")) for base in plain]

@@ -25,7 +25,7 @@ from beam_pipeline.inputs.listing import (
     split_name_problem,
 )
 from beam_pipeline.inputs.text_files import csv_error, csv_rows, not_utf8, text_lines
-from beam_pipeline.keys import is_uri, normalize_path, path_below, to_key, without_root
+from beam_pipeline.keys import is_uri, normal_uri, normalize_path, path_below, to_key, without_root
 from beam_pipeline.options import InputOptions
 from beam_pipeline.types import FeatureValue, ImageRef, RejectReason
 
@@ -64,6 +64,7 @@ class _Maker:
         self.uri = source.uri
         self._prefix = source.prefix
         self._start = self.table.base.rstrip("/") + "/"
+        self._is_remote = not storage.is_local(self.table.base)
         self._rule = rule
         self._parent = options.label_from == "parent"
         self.takes_label = options.label_from is None
@@ -100,6 +101,8 @@ class _Maker:
             key = without_root(path) if below is None else self._prefix + below
         else:
             uri = self._start + path
+            if self._is_remote:  # object stores know neither . nor ..
+                uri = normal_uri(uri)
             key = normalize_path(path)
             if key and self._prefix:
                 key = normalize_path(self._prefix + key)
