@@ -7,6 +7,7 @@ a dataset after them, `_SUCCESS` last.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -76,6 +77,7 @@ def finalize(
     if failure is not None:
         info = dataclasses.replace(info, run={**info.run, "failure": failure})
         _keep_failed(context, info, ordered)
+        _clear_staging(context)
         return info
     written = [result for result in ordered if result.path is not None]
     _announce_moves(context, info)
@@ -100,6 +102,7 @@ def finalize(
         raise ConversionError("the run was stopped during its last step; nothing was kept")
     storage.delete_tree(failed_directory(output))  # of an earlier run; it is out of date now
     storage.write_bytes(storage.join(output, dataset_info.SUCCESS_FILE), b"")
+    _clear_staging(context)
     return info
 
 
@@ -295,18 +298,29 @@ def _round_up(fraction: float) -> float:
 
 
 def _finished_by_this_run(context: FinalizeContext) -> DatasetInfo | None:
-    """The dataset, where an earlier attempt of this step finished it and its answer was lost."""
+    """The outcome, where an earlier attempt of this step came to its end and its answer was lost."""
     output = context.options.output.output
-    if storage.stat(storage.join(output, dataset_info.SUCCESS_FILE)) is None:
-        return None
-    path = storage.join(output, dataset_info.CONVERSION_FILE)
-    if storage.stat(path) is None:
-        return None
-    try:
-        info = DatasetInfo.from_json(output, json.loads(storage.read_bytes(path)))
-    except Exception:
-        return None  # a dataset of something else, about to be replaced
-    return info if info.run.get("run_id") == context.run["run_id"] else None
+    places = [failed_directory(output)]
+    if storage.stat(storage.join(output, dataset_info.SUCCESS_FILE)) is not None:
+        places.insert(0, output)
+    for place in places:
+        path = storage.join(place, dataset_info.CONVERSION_FILE)
+        if storage.stat(path) is None:
+            continue
+        try:
+            info = DatasetInfo.from_json(place, json.loads(storage.read_bytes(path)))
+        except Exception:
+            continue  # a dataset of something else, about to be replaced
+        if info.run.get("run_id") == context.run["run_id"]:
+            _clear_staging(context)
+            return info
+    return None
+
+
+def _clear_staging(context: FinalizeContext) -> None:
+    """Removes what lost attempts left, also where the launcher is gone and cannot do it."""
+    with contextlib.suppress(Exception):
+        storage.delete_tree(context.staging)
 
 
 def _announce_moves(context: FinalizeContext, info: DatasetInfo) -> None:

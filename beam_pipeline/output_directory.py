@@ -69,6 +69,7 @@ class OutputDirectory:
         self._overwrite = overwrite
         self._lock: IO[str] | None = None
         self._created = False
+        self._detached = False
 
     def __enter__(self) -> OutputDirectory:
         entry = storage.stat(self.uri)
@@ -90,6 +91,9 @@ class OutputDirectory:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if self._detached:
+            self._release()
+            return
         # A run that failed leaves nothing; a run that succeeded has emptied its staging.
         moves = {} if exc_type is None else _read_json(storage.join(self.staging, MOVES_FILE))
         with contextlib.suppress(Exception):
@@ -97,6 +101,14 @@ class OutputDirectory:
         with contextlib.suppress(Exception):
             self._undo(moves)
         self._release()
+
+    def detach(self) -> None:
+        """Leaves the staging directory to a job that goes on without this process.
+
+        The last step of the job deletes it; until then the next run into the same
+        output directory is refused.
+        """
+        self._detached = True
 
     def _undo(self, moves: dict) -> None:
         """Removes what a failed last step had moved already, unless it did finish."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -29,12 +30,14 @@ from beam_pipeline.failures import raise_cause
 from beam_pipeline.finalize import failed_directory
 from beam_pipeline.inputs import InputPlan, declared_labels, given_labels, resolve_inputs
 from beam_pipeline.options import ConvertOptions, Writer
-from beam_pipeline.output_directory import OutputDirectory
+from beam_pipeline.output_directory import RUN_FILE, OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
+from beam_pipeline.runners import DetachedJob, Engine, Job
 from beam_pipeline.storage import config as storage_config
 from beam_pipeline.summary import ConversionSummary
 from beam_pipeline.transforms import ListBatches, WriteContext, WriteDataset
 from beam_pipeline.version import __version__
+from beam_pipeline.worker_check import WorkerCheck, make_check
 
 
 def build_pipeline(
@@ -51,7 +54,7 @@ def build_pipeline(
     Returns:
       One DatasetInfo; see WriteDataset.
     """
-    listed = root | "List" >> ListBatches(inputs, context.storage)
+    listed = root | "List" >> ListBatches(inputs, context.storage, context.check)
     return listed.batches | "Write" >> WriteDataset(options, context, listed.report)
 
 
@@ -63,7 +66,9 @@ def convert(
     progress: bool = False,
     announce: Any = None,
     command: Sequence[str] | None = None,
-) -> ConversionSummary:
+    wait: bool = True,
+    shared_filesystem: bool = False,
+) -> ConversionSummary | DetachedJob:
     """Converts images to a dataset directory.
 
     Args:
@@ -74,9 +79,11 @@ def convert(
       progress: show a progress line on stderr.
       announce: called with one readable line at each stage, or None.
       command: the command line to record; None: this process's.
+      wait: False returns as soon as the job runs, on engines that go on alone.
+      shared_filesystem: local paths are the same on every worker's machine.
 
     Returns:
-      What was written, rejected and dropped.
+      What was written, rejected and dropped; with wait=False a DetachedJob.
 
     Raises:
       ImagebeamError: with a message for the user. Nothing that looks like a dataset is
@@ -86,18 +93,27 @@ def convert(
     say = announce or (lambda line: None)
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}")
-    pipeline_options = (
-        beam_options
-        if isinstance(beam_options, PipelineOptions)
-        else PipelineOptions(list(beam_options))
-    )
     options = with_name(options)
     check_feature_names(options.output.feature_names, options.input.features)
-    in_process = runners.is_local(pipeline_options) and not runners.uses_worker_processes(
-        pipeline_options
+    engine = runners.choose_engine(beam_options, str(options.output.name))
+    here = engine.place is runners.Place.THIS_PROCESS
+    if not wait and not engine.survives:
+        raise UsageError(
+            f"--no_wait: on {engine.name}, with workers {engine.place.value}, the job ends with "
+            "this process; leave the option out"
+        )
+    for line in engine.lines:
+        say(line)
+    runners.refuse_local_paths(
+        engine,
+        inputs=[*options.input.inputs, *filter(None, [options.input.image_root])],
+        output=options.output.output,
+        shared_filesystem=shared_filesystem,
     )
+    if not here:
+        options = with_absolute_output(options)
     with contextlib.ExitStack() as stack:
-        if in_process:
+        if here:
             # Started first: workers load their imports while inputs are looked at.
             stack.enter_context(worker_pool.WorkerPool(workers or runners.available_cores()))
         inputs = resolve_inputs(options.input)
@@ -107,21 +123,37 @@ def convert(
         )
         for staging in directory.cleared:
             say(f"cleared what an interrupted run left: {staging}")
-        board = stack.enter_context(tempfile.TemporaryDirectory(prefix="imagebeam-progress-"))
+        if engine.survives:
+            # Written before the job starts: it goes on should this process be killed.
+            directory.describe_run(detached=True, runner=engine.name, status=engine.status)
+        board = None
+        if engine.place is not runners.Place.ELSEWHERE:
+            board = stack.enter_context(tempfile.TemporaryDirectory(prefix="imagebeam-progress-"))
         BOARD.reset()
         context = WriteContext(
             staging=directory.staging,
             replaced=tuple(directory.replaced),
-            run=describe_run(options, pipeline_options, directory.run_id, command),
+            run=describe_run(options, engine, directory.run_id, command),
             reporter=ProgressReporter(board),
             storage=storage_config.current(),
             declared_labels=declared_labels(inputs),
             given_labels=given_labels(inputs),
             # Beam's own writer is built per split, so the splits must be known now.
             known_plan=make_dry_plan(options)[0] if options.output.writer is Writer.BEAM else None,
+            check=None if here else _worker_check(inputs, directory),
         )
-        stack.enter_context(ProgressDisplay(lambda: collect(board), enabled=progress))
-        _run(options, inputs, context, pipeline_options)
+        job = Job(engine)
+        show = job.progress if board is None else functools.partial(collect, board)
+        stack.enter_context(ProgressDisplay(show, enabled=progress and wait))
+        _start(job, options, inputs, context)
+        if engine.survives:
+            directory.describe_run(job=job.id)
+        if not wait:
+            directory.detach()
+            return DetachedJob(
+                directory.run_id, options.output.output, engine.name, job.id, engine.status
+            )
+        _wait(job, directory)
         info = _read_outcome(options.output.output, directory.run_id)
     failure = info.run.get("failure")
     summary = ConversionSummary(info, seconds=time.time() - started)
@@ -133,19 +165,50 @@ def convert(
     return summary
 
 
-def _run(
-    options: ConvertOptions,
-    inputs: InputPlan,
-    context: WriteContext,
-    pipeline_options: PipelineOptions,
-) -> None:
-    pipeline = beam.Pipeline(runner=runners.make_runner(pipeline_options), options=pipeline_options)
+def _worker_check(inputs: InputPlan, directory: OutputDirectory) -> WorkerCheck:
+    return make_check(
+        run_id=directory.run_id,
+        run_file=storage.join(directory.staging, RUN_FILE),
+        inputs=[
+            *(source.uri for source in inputs.sources),
+            *filter(None, [inputs.options.image_root]),
+        ],
+    )
+
+
+def _start(job: Job, options: ConvertOptions, inputs: InputPlan, context: WriteContext) -> None:
+    """Submits the pipeline; on the local engine this is the whole run."""
+    pipeline = beam.Pipeline(runner=job.engine.make_runner(), options=job.engine.options)
     build_pipeline(pipeline, options, inputs, context)
     try:
-        pipeline.run().wait_until_finish()
+        job.started(pipeline.run())
     except ImagebeamError:
         raise
     except Exception as error:
+        raise_cause(error)
+
+
+def _wait(job: Job, directory: OutputDirectory) -> None:
+    """Waits for the job; what is left of it when this fails depends on whether it is over."""
+    try:
+        job.wait()
+    except KeyboardInterrupt:
+        if job.engine.survives and not job.cancel():
+            directory.detach()
+            raise ConversionError(
+                f"interrupted, but job {job.id} on {job.engine.name} does not end; `imagebeam "
+                f"status {directory.uri}` tells how far it is. Cancel it there"
+            ) from None
+        raise
+    except ImagebeamError:
+        raise
+    except Exception as error:
+        if job.engine.survives and not job.ended():
+            directory.detach()
+            raise ConversionError(
+                f"lost contact with job {job.id} on {job.engine.name} ({error}); it may still "
+                f"run: `imagebeam status {directory.uri}`"
+            ) from error
         raise_cause(error)
 
 
@@ -178,9 +241,18 @@ def with_name(options: ConvertOptions) -> ConvertOptions:
     return dataclasses.replace(options, output=dataclasses.replace(options.output, name=name))
 
 
+def with_absolute_output(options: ConvertOptions) -> ConvertOptions:
+    """`options` with an output path that holds in another process's directory."""
+    output = options.output.output
+    if not storage.is_local(output):
+        return options
+    output = os.path.abspath(output.removeprefix("file://"))
+    return dataclasses.replace(options, output=dataclasses.replace(options.output, output=output))
+
+
 def describe_run(
     options: ConvertOptions,
-    pipeline_options: PipelineOptions,
+    engine: Engine,
     run_id: str,
     command: Sequence[str] | None,
 ) -> dict[str, Any]:
@@ -193,7 +265,7 @@ def describe_run(
         "run_id": run_id,
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv if command is None else command),
-        "runner": runners.describe(pipeline_options),
+        "runner": engine.runner,
         "options": _plain(options),
         "versions": {"imagebeam": __version__, "python": platform.python_version(), **versions},
     }

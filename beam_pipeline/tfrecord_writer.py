@@ -34,6 +34,7 @@ from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.records import Chunk, RecordMaker
 from beam_pipeline.references import RefBatch
 from beam_pipeline.types import ImageRef, RejectedImage
+from beam_pipeline.worker_check import WorkerCheck
 
 BEAM_COMPRESSION = {
     Compression.NONE: CompressionTypes.UNCOMPRESSED,
@@ -176,6 +177,7 @@ class WriteShardsToTFRecord(beam.io.WriteToTFRecord):
         plan: beam.pvalue.AsSingleton,
         reporter: ProgressReporter,
         config: storage.StorageConfig,
+        check: WorkerCheck | None = None,
     ):
         """Prepares the transform.
 
@@ -185,6 +187,7 @@ class WriteShardsToTFRecord(beam.io.WriteToTFRecord):
           plan: side input, the ConversionPlan.
           reporter: is told what is done.
           config: how workers reach object stores.
+          check: what workers in other processes prove before they work, or None.
         """
         super().__init__(
             file_path_prefix="unset",  # differs by split, see sink_for_split
@@ -196,11 +199,15 @@ class WriteShardsToTFRecord(beam.io.WriteToTFRecord):
         self._plan = plan
         self._reporter = reporter
         self._config = config
+        self._check = check
 
     def expand(self, grouped: beam.PCollection) -> beam.PCollection:
         """Applies the writer to grouped references."""
         return grouped | "WriteShards" >> beam.ParDo(
-            _WriteShardDoFn(self._options, self._staging, self._reporter, self._config), self._plan
+            _WriteShardDoFn(
+                self._options, self._staging, self._reporter, self._config, self._check
+            ),
+            self._plan,
         ).with_output_types(ShardResult)
 
 
@@ -240,11 +247,13 @@ class _WriteShardDoFn(beam.DoFn):
         staging: str,
         reporter: ProgressReporter,
         config: storage.StorageConfig,
+        check: WorkerCheck | None,
     ):
         self._options = options
         self._staging = staging
         self._progress = reporter
         self._config = config
+        self._check = check
         self._maker: tuple[ConversionPlan, RecordMaker] | None = None
         self._images = beam.metrics.Metrics.counter("imagebeam", "images")
         self._bytes = beam.metrics.Metrics.counter("imagebeam", "bytes")
@@ -253,6 +262,8 @@ class _WriteShardDoFn(beam.DoFn):
     def setup(self) -> None:
         """Reaches object stores with the credentials that travelled with the DoFn."""
         storage.configure(self._config)
+        if self._check is not None:
+            self._check.check()
 
     def process(
         self, element: tuple[tuple[str, int], Iterable[RefBatch]], plan: ConversionPlan

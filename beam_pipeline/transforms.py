@@ -31,6 +31,7 @@ from beam_pipeline.references import RefBatch
 from beam_pipeline.stock_writer import WriteWithBeam
 from beam_pipeline.tfrecord_writer import WriteShardsToTFRecord
 from beam_pipeline.types import ImageRef
+from beam_pipeline.worker_check import WorkerCheck
 
 # Keys are compared with their possible duplicates in this many groups: enough to spread
 # the work, few enough that batches of references stay large.
@@ -141,6 +142,7 @@ class WriteContext:
       given_labels: class names in the order of a labels file.
       known_plan: the plan, where it was made before the pipeline (needed by
         Beam's own writer only).
+      check: what workers in other processes prove before they work, or None.
     """
 
     staging: str
@@ -151,6 +153,7 @@ class WriteContext:
     declared_labels: tuple[str, ...] | None = None
     given_labels: tuple[str, ...] | None = None
     known_plan: ConversionPlan | None = None
+    check: WorkerCheck | None = None
 
 
 class ListBatches(beam.PTransform):
@@ -160,10 +163,13 @@ class ListBatches(beam.PTransform):
     PCollection[ListingReport].
     """
 
-    def __init__(self, plan: InputPlan, config: storage.StorageConfig):
+    def __init__(
+        self, plan: InputPlan, config: storage.StorageConfig, check: WorkerCheck | None = None
+    ):
         super().__init__()
         self._plan = plan
         self._config = config
+        self._check = check
 
     def expand(self, pipeline: beam.Pipeline) -> Any:
         """Applies the transform."""
@@ -172,16 +178,21 @@ class ListBatches(beam.PTransform):
             | "Inputs" >> beam.Create([self._plan])
             # InputPlan
             | "ListImages"
-            >> beam.ParDo(_ListBatchesDoFn(self._config)).with_outputs(REPORT_TAG, main="batches")
+            >> beam.ParDo(_ListBatchesDoFn(self._config, self._check)).with_outputs(
+                REPORT_TAG, main="batches"
+            )
         )
 
 
 class _ListBatchesDoFn(beam.DoFn):
-    def __init__(self, config: storage.StorageConfig):
+    def __init__(self, config: storage.StorageConfig, check: WorkerCheck | None):
         self._config = config
+        self._check = check
 
     def setup(self) -> None:
         storage.configure(self._config)
+        if self._check is not None:
+            self._check.check()
 
     def process(self, plan: InputPlan) -> Iterator[Any]:
         report = ListingReport()
@@ -253,7 +264,8 @@ class WriteDataset(beam.PTransform):
             batches
             | "GroupByBucket" >> beam.GroupByKey()
             # (bucket, Iterable[RefBatch])
-            | "ResolveDuplicates" >> beam.ParDo(_ResolveDuplicatesDoFn(context.storage))
+            | "ResolveDuplicates"
+            >> beam.ParDo(_ResolveDuplicatesDoFn(context.storage, context.check))
             # RefBatch
         )
         report = self._report | "MergeReports" >> beam.CombineGlobally(CombineReports())
@@ -284,6 +296,7 @@ class WriteDataset(beam.PTransform):
                     beam.pvalue.AsSingleton(plan),
                     context.reporter,
                     context.storage,
+                    context.check,
                 )
                 # ShardResult
             )
@@ -304,11 +317,14 @@ class WriteDataset(beam.PTransform):
 
 
 class _ResolveDuplicatesDoFn(beam.DoFn):
-    def __init__(self, config: storage.StorageConfig):
+    def __init__(self, config: storage.StorageConfig, check: WorkerCheck | None):
         self._config = config
+        self._check = check
 
     def setup(self) -> None:
         storage.configure(self._config)
+        if self._check is not None:
+            self._check.check()
 
     def process(self, element: tuple[int, Iterable[RefBatch]]) -> Iterator[RefBatch]:
         _, batches = element
@@ -327,6 +343,7 @@ def _make_plan(tally: PlanTally, options: ConvertOptions, context: WriteContext)
         size_ratio=lambda sample: records.measure_size_ratio(sample, options.image),
     )
     context.reporter.set_total(plan.inputs)
+    beam.metrics.Metrics.counter("imagebeam", "planned").inc(plan.inputs)
     return plan
 
 

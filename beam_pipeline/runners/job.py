@@ -23,14 +23,17 @@ class Job:
 
     Args:
       engine: that runs it.
-      result: what Pipeline.run() returned.
     """
 
-    def __init__(self, engine: Engine, result: Any):
+    def __init__(self, engine: Engine):
         self.engine = engine
-        self._result = result
+        self._result: Any = None
         self._asked = 0.0
         self._known: tuple[Progress, int | None] = (Progress(), None)
+
+    def started(self, result: Any) -> None:
+        """Takes what Pipeline.run() returned."""
+        self._result = result
 
     @property
     def id(self) -> str | None:
@@ -45,7 +48,7 @@ class Job:
 
         From Beam's counters: retried work may count twice, so this is for the eye alone.
         """
-        if time.monotonic() - self._asked < _POLL_SECONDS:
+        if self._result is None or time.monotonic() - self._asked < _POLL_SECONDS:
             return self._known
         self._asked = time.monotonic()
         # A portable result answers with what it was told first, for ever.

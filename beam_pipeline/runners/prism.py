@@ -82,6 +82,8 @@ def preset(flags: Flags, name: str) -> Engine:
         lines = [f"engine: Prism at {endpoint}"]
     else:
         here = True
+        # Beam shows what Prism says whatever the level of its own log is.
+        flags.default("prism_log_level", "error")
         lines = [_choose_binary(flags)]
     place = environment.place_of_workers(flags, engine_here=here)
     lines += environment.check_workers(flags, engine_here=here)
