@@ -178,6 +178,15 @@ def _icon(data: bytes, check_size: CheckSize) -> bool:
     return count > 1
 
 
+_QOI_END = b"\0\0\0\0\0\0\0\1"
+
+
+def _qoi(data: bytes, check_size: CheckSize) -> bool:
+    if _QOI_END not in data[14:]:
+        raise _truncated("QOI: the end marker is missing")
+    return False
+
+
 _CHECKS: dict[str, Callable[[bytes, CheckSize], bool]] = {
     "avif": _iso_media,
     "bmp": _bmp,
@@ -186,5 +195,6 @@ _CHECKS: dict[str, Callable[[bytes, CheckSize], bool]] = {
     "heic": _iso_media,
     "ico": _icon,
     "jp2": _jp2,
+    "qoi": _qoi,
     "webp": _webp,
 }

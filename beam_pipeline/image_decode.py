@@ -47,22 +47,30 @@ _FREE_READS = 1 << 20  # 1 MiB
 
 
 class _BoundedReader(io.BytesIO):
-    """Bytes that stop a decoder when its time is up: decoders read while they work."""
+    """Bytes that stop a decoder which takes too long: decoders read while they work."""
 
     def __init__(self, data: bytes, timeout: float):
         super().__init__(data)
-        self.expired = False
+        self.stopped: ImageRejectedError | None = None
+        self._timeout = timeout
         self._deadline = time.monotonic() + timeout if timeout else float("inf")
         self._left = _READS * len(data) + _FREE_READS
 
     def read(self, size: int | None = -1, /) -> bytes:
         if time.monotonic() > self._deadline:
-            self.expired = True
+            self.stopped = ImageRejectedError(
+                RejectReason.TIMEOUT,
+                f"decoding takes longer than --image_timeout {self._timeout:g}",
+            )
             raise OSError("out of time")
         data = super().read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise OSError(f"its parts overlap: more than {_READS} times its size was read")
+            self.stopped = ImageRejectedError(
+                RejectReason.CORRUPT,
+                f"its parts overlap: decoding reads more than {_READS} times its size",
+            )
+            raise OSError("too much to read")
         return data
 
 
@@ -105,6 +113,8 @@ def contain(name: str, function: Callable[[], _T]) -> _T:
             reason = RejectReason.TRUNCATED
         else:
             reason = RejectReason.CORRUPT
+        if lower.startswith("decoder error"):
+            message = f"the compressed data is damaged or cut short ({message})"
         raise ImageRejectedError(reason, f"{name.upper()}: {message}") from error
 
 
@@ -143,12 +153,8 @@ def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> tuple[I
     try:
         image = contain(name, load)
     except ImageRejectedError as error:
-        if reader.expired:
-            raise ImageRejectedError(
-                RejectReason.TIMEOUT,
-                f"{name.upper()}: decoding took longer than --image_timeout "
-                f"{options.image_timeout:g}",
-            ) from error
+        if reader.stopped is not None:  # a decoder may have swallowed the reason
+            raise reader.stopped from error
         raise
     return image, more or _has_more(name, image)
 

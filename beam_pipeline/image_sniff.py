@@ -159,6 +159,8 @@ def _refuse_known_damage(data: bytes) -> None:
                 RejectReason.CORRUPT,
                 f"a {name} starts only at byte {position}; the bytes before it do not belong there",
             )
+    if len(data) < 8 and PNG_SIGNATURE.startswith(data):
+        raise ImageRejectedError(RejectReason.TRUNCATED, "a PNG that ends in its signature")
     if data[1:4] == b"PNG" or data[:4] == b"\x89PNG":
         raise ImageRejectedError(
             RejectReason.CORRUPT,
@@ -170,8 +172,6 @@ def _refuse_known_damage(data: bytes) -> None:
         raise ImageRejectedError(
             RejectReason.CORRUPT, "a JPEG start marker that no other marker follows"
         )
-    if len(data) < 8 and PNG_SIGNATURE.startswith(data):
-        raise ImageRejectedError(RejectReason.TRUNCATED, "a PNG that ends in its signature")
 
 
 def _refuse_text(head: bytes) -> None:
@@ -185,17 +185,27 @@ def _refuse_text(head: bytes) -> None:
         )
     if lower.startswith((b"<svg", b"<?xml", b"<!--", b"<!doctype svg")) and b"<svg" in head.lower():
         raise ImageRejectedError(RejectReason.NOT_AN_IMAGE, "this is an SVG drawing")
-    # Text has no control characters but these; 8-bit text has bytes from 0xA0 on.
-    if text and not text.translate(None, _TEXT_BYTES):
-        start = ascii(text[:40].decode("latin-1"))
+    if _is_text(text):
+        start = ascii(text[:40].decode("utf-8", "replace"))
         raise ImageRejectedError(
             RejectReason.NOT_AN_IMAGE, f"this is text that starts with {start}"
         )
 
 
-_TEXT_BYTES = bytes(
-    code for code in range(256) if code in b"\t\n\r\f\x1b" or 0x20 <= code < 0x7F or code >= 0x80
-)
+def _is_text(head: bytes) -> bool:
+    """Whether `head` (not all of a file) is UTF-8 or mostly ASCII, without control characters."""
+    if not head or head.translate(None, _TEXT_BYTES):
+        return False
+    for cut in range(4):  # its last character may be cut
+        try:
+            head[: len(head) - cut].decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        return True
+    return sum(code < 0x80 for code in head) * 2 > len(head)
+
+
+_TEXT_BYTES = bytes(code for code in range(256) if code in b"\t\n\r\f\x1b" or code >= 0x20)
 
 
 def _looks_like_tga(data: bytes) -> bool:
