@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -185,7 +185,7 @@ def _start(job: Job, options: ConvertOptions, inputs: InputPlan, context: WriteC
     except ImagebeamError:
         raise
     except Exception as error:
-        raise_cause(error)
+        _raise(job, error)
 
 
 def _wait(job: Job, directory: OutputDirectory) -> None:
@@ -209,7 +209,19 @@ def _wait(job: Job, directory: OutputDirectory) -> None:
                 f"lost contact with job {job.id} on {job.engine.name} ({error}); it may still "
                 f"run: `imagebeam status {directory.uri}`"
             ) from error
+        _raise(job, error)
+
+
+def _raise(job: Job, error: Exception) -> NoReturn:
+    """Raises what the user needs to know; a bug on the local engine keeps its traceback."""
+    try:
         raise_cause(error)
+    except ImagebeamError:
+        raise
+    except Exception:
+        if job.engine.place is runners.Place.THIS_PROCESS and job.engine.name == "direct":
+            raise
+        raise job.failure(error) from error
 
 
 def _read_outcome(output: str, run_id: str) -> DatasetInfo:

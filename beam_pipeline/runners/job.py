@@ -15,6 +15,19 @@ from beam_pipeline.runners.engine import Engine
 
 NAMESPACE = "imagebeam"
 _CANCEL_SECONDS = 60.0
+_DIED = "a worker process died; was it killed, for example for lack of memory?"
+_LOST = "a TaskManager was lost, and the restarts that the cluster allows did not bring it back"
+# Signs in an engine's error → what is behind it.
+_MEANINGS = {
+    "No module named 'beam_pipeline'": "imagebeam is not installed where the workers run; "
+    "install it there, or use a worker image (deploy/Dockerfile)",
+    "SDK worker disconnected": _DIED,
+    "Channel closed prematurely": _DIED,
+    "SDK harness was terminated": _DIED,
+    "Heartbeat of TaskManager": _LOST,
+    "is no longer reachable": _LOST,
+    "NoResourceAvailableException": "the cluster has too few free slots",
+}
 _POLL_SECONDS = 3.0  # between two questions for metrics
 
 
@@ -81,6 +94,16 @@ class Job:
             return PipelineState.is_terminal(self._result.state)
         except Exception:
             return False
+
+    def failure(self, error: Exception) -> ConversionError:
+        """What an engine's error means to the user."""
+        text = str(error) or repr(error)
+        where = f"the job on {self.engine.name} failed"
+        for sign, meaning in _MEANINGS.items():
+            if sign in text:
+                line = next(line.strip() for line in text.splitlines() if sign in line)
+                return ConversionError(f"{where}: {meaning} ({line}). Nothing was kept")
+        return ConversionError(f"{where}. Nothing was kept. {text.strip()}")
 
     def cancel(self, seconds: float = _CANCEL_SECONDS) -> bool:
         """Stops the job; returns whether it is over within `seconds`."""

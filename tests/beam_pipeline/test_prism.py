@@ -1,0 +1,168 @@
+"""The whole conversion on Prism, Beam's portable engine, and on Beam's portable job service."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import engines, fakes
+
+OPTIONS = ("--split=train=0.7,test=0.3", "--num_shards=train=3,test=2", "--name=small")
+OPTIONS += ("--max_reject_fraction=0.5",)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Images, broken images, and names that are hard to carry."""
+    root = tmp_path_factory.mktemp("prism-inputs")
+    fakes.class_folders(root, per_label=12)
+    fakes.write_tree(
+        root,
+        {
+            "happy/empty.jpg": b"",
+            "happy/cut.jpg": fakes.jpeg(7)[:200],
+            "sad/page.png": b"<!DOCTYPE html><html></html>",
+            "sad/a [1-3] #%20é.png": fakes.png(8),
+        },
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def local(
+    inputs: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[pathlib.Path, list[str]]:
+    """The dataset that the local engine writes, and its summary."""
+    output = tmp_path_factory.mktemp("local") / "dataset"
+    done = engines.convert("--input", inputs, "--output", output, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    return output, engines.summary_of(done, output)
+
+
+def _assert_like_local(
+    done: subprocess.CompletedProcess[str],
+    output: pathlib.Path,
+    local: tuple[pathlib.Path, list[str]],
+) -> None:
+    assert done.returncode == 0, done.stderr
+    engines.assert_same_dataset(output, local[0])
+    assert engines.summary_of(done, output) == local[1]
+
+
+@pytest.mark.prism
+def test_prism_runner(
+    inputs: pathlib.Path, local: tuple[pathlib.Path, list[str]], tmp_path: pathlib.Path
+) -> None:
+    binary = engines.prism_binary()
+    output = tmp_path / "dataset"
+    arguments = ("--input", inputs, "--output", output, *OPTIONS, "--runner=prism")
+    done = engines.convert(*arguments, env={"IMAGEBEAM_PRISM": binary})
+    _assert_like_local(done, output, local)
+    assert f"engine: Prism ({binary}" in done.stderr
+
+
+@pytest.mark.prism
+def test_prism_server_with_a_worker_pool_elsewhere(
+    inputs: pathlib.Path, local: tuple[pathlib.Path, list[str]], tmp_path: pathlib.Path
+) -> None:
+    """Three processes in three directories; the paths given are relative to the first."""
+    for name in ("prism", "pool"):
+        (tmp_path / name).mkdir()
+    output = tmp_path / "launcher" / "dataset"
+    output.parent.mkdir()
+    with (
+        engines.prism_server(tmp_path / "prism") as endpoint,
+        engines.worker_pool(tmp_path / "pool") as (pool, _),
+    ):
+        done = engines.convert(
+            *("--input", os.path.relpath(inputs, output.parent), "--output", "dataset", *OPTIONS),
+            *("--runner=prism", f"--job_endpoint={endpoint}"),
+            *("--environment_type=EXTERNAL", f"--environment_config={pool}"),
+            cwd=output.parent,
+        )
+    done.stdout = done.stdout.replace(" dataset\n", f" {output}\n")
+    _assert_like_local(done, output, local)
+    assert f"workers: pool {pool}, " in done.stderr
+    assert not list((tmp_path / "pool").glob("dataset*"))
+
+
+def test_portable_job_service(
+    inputs: pathlib.Path, local: tuple[pathlib.Path, list[str]], tmp_path: pathlib.Path
+) -> None:
+    output = tmp_path / "dataset"
+    with engines.local_job_service(tmp_path) as endpoint:
+        done = engines.convert(
+            *("--input", inputs, "--output", output, *OPTIONS),
+            *("--runner=PortableRunner", f"--job_endpoint={endpoint}"),
+        )
+    _assert_like_local(done, output, local)
+
+
+def test_beam_worker_processes(
+    inputs: pathlib.Path, local: tuple[pathlib.Path, list[str]], tmp_path: pathlib.Path
+) -> None:
+    output = tmp_path / "dataset"
+    done = engines.convert(
+        *("--input", inputs, "--output", output, *OPTIONS, "--runner=DirectRunner"),
+        *("--direct_num_workers=2", "--direct_running_mode=multi_processing"),
+    )
+    _assert_like_local(done, output, local)
+
+
+@pytest.mark.prism
+def test_a_worker_killed_in_the_middle(tmp_path: pathlib.Path) -> None:
+    """Either the identical output, or a failure with nothing that looks finished."""
+    inputs = tmp_path / "inputs"
+    engines.copies(inputs, fakes.jpeg(1, height=1500, width=2000), 120, ("a", "b"))
+    options = ("--num_shards=12", "--resize=64x64", "--name=large")
+    expected = tmp_path / "expected"
+    done = engines.convert("--input", inputs, "--output", expected, *options)
+    assert done.returncode == 0, done.stderr
+    output = tmp_path / "output"
+    with (
+        engines.prism_server(tmp_path) as endpoint,
+        engines.worker_pool(tmp_path) as (pool, process),
+    ):
+        log = tmp_path / "convert.log"
+        with open(log, "wb") as stream:
+            launcher = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "beam_pipeline", "convert"),
+                    *("--input", inputs, "--output", output, *options),
+                    *("--runner=prism", f"--job_endpoint={endpoint}"),
+                    *("--environment_type=EXTERNAL", f"--environment_config={pool}"),
+                ],
+                stdout=stream,
+                stderr=stream,
+                env={**os.environ, "PYTHONPATH": str(engines.ROOT)},
+            )
+        try:
+            engines.wait_until(
+                lambda: list(output.glob(".imagebeam-*/shards/*/*")) or launcher.poll() is not None,
+                120,
+                "the first shard",
+            )
+            assert launcher.poll() is None, log.read_text()
+            workers = [
+                pid
+                for pid in engines.descendants(process.pid)
+                if "SdkHarness" in engines.command_line(pid)
+            ]
+            assert workers
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)
+            code = launcher.wait(timeout=180)
+        finally:
+            launcher.kill()
+            launcher.wait()
+    if code == 0:
+        engines.assert_same_dataset(output, expected)
+    else:
+        assert not engines.looks_finished(output), sorted(output.rglob("*"))
+        assert not list(output.glob(".imagebeam*")) if output.exists() else True
+        assert "Traceback" not in log.read_text()
