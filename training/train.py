@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
-import logging
 import math
 import os
 import time
@@ -22,23 +20,21 @@ import numpy as np
 import tensorflow as tf
 
 from beam_pipeline.dataset_info import DatasetInfo
-from beam_pipeline.errors import DatasetError, OutputError, TrainingError, UsageError
-from training import checkpoints, devices
+from beam_pipeline.errors import DatasetError, OutputError, TrainingError
+from training import devices
 from training.augment import parse_augment
-from training.checkpoints import Checkpoints
 from training.config import CONFIG_FILE, TrainConfig, check_same_run
 from training.decode import ImageTarget, target_for
-from training.faults import explain_reading_error
-from training.input_pipeline import ReadOptions, SplitReader
-from training.models import ModelSpec, resolve_name
+from training.feeding import Feed
+from training.input_pipeline import ReadOptions
+from training.models import resolve_name
 from training.optimizers import WarmupCosine, usual_rate
+from training.run_state import RunFiles, locked
 from training.scores import Scores
 from training.shards import open_dataset
 from training.steps import Learner
 from training.train_log import EpochLog, Events, ProgressLine, StepClock, write_json
-from training.trained import BEST_FILE, ModelCard, best_path
-
-logger = logging.getLogger(__name__)
+from training.trained import ModelCard
 
 # A device that answers within this time had finished before it was asked.
 _READY_SECONDS = 0.0005
@@ -98,7 +94,7 @@ def train_and_evaluate(config: TrainConfig, workdir: str, *, quiet: bool = False
     if info.labels is None:
         raise DatasetError(f"{config.dataset} has no labels: there is nothing to learn")
     previous = keras.config.dtype_policy()
-    with _locked_workdir(workdir) if chief else contextlib.nullcontext():
+    with locked(workdir) if chief else contextlib.nullcontext():
         resumed = check_same_run(config, workdir)
         if chief and not resumed:
             write_json(os.path.join(workdir, CONFIG_FILE), config.to_json())
@@ -130,109 +126,126 @@ class _Run:
         self._config = config
         self._workdir = workdir
         self._info = info
-        self._validation = validation
-        self._hardware = hardware
-        self._strategy = strategy
-        self._chief = devices.is_chief(strategy)
-        self._line = ProgressLine(quiet=quiet or not self._chief)
-        self._checkpoints = Checkpoints(workdir)
-        labels = info.labels or ()
+        self._writes = devices.is_chief(strategy)
+        self._line = ProgressLine(quiet=quiet or not self._writes)
         target = target_for(
             info,
             image_size=config.image_size,
             channels=config.channels,
             resize_mode=config.resize_mode,
         )
-        self._train_target = dataclasses.replace(target, random_crop=config.random_crop)
-        self._target = target
-        name = resolve_name(config.model, target.size)
-        spec = ModelSpec(target.shape, len(labels), config.dropout, config.width, config.weights)
-        xla = devices.choose_xla(config.xla, hardware)
-        self._card = ModelCard(
-            model=name,
+        card = ModelCard(
+            model=resolve_name(config.model, target.size),
             input_shape=target.shape,
-            labels=tuple(labels),
+            labels=tuple(info.labels or ()),
             resize_mode=config.resize_mode,
             dropout=config.dropout,
             width=config.width,
             dataset=info.name,
             fingerprint=info.fingerprint,
         )
-        self._check_dataset()
-        self._learner = Learner(config, name, spec, _class_weights(config, info), strategy, xla)
-        self._reader, self._batches = self._prepare(config.train_split, self._train_target)
-        self._steps = self._reader.steps
-        self._scored = self._prepare(validation, target) if validation else None
+        self._files = RunFiles(workdir, card, self._writes)
+        # XLA has no deterministic form of some gradients.
+        xla = devices.choose_xla(config.xla, hardware) and not config.deterministic
+        self._learner = Learner(
+            config,
+            card.model,
+            dataclasses.replace(card.spec, weights=config.weights),
+            _class_weights(config, info),
+            strategy,
+            xla,
+        )
+
+        def feed(split: str, target: ImageTarget, cache: str) -> Feed:
+            options = ReadOptions(
+                cache=cache,
+                cache_dir=config.cache_dir,
+                threads=config.threads,
+                ram_budget=config.ram_budget,
+            )
+            return Feed(
+                info,
+                split,
+                target,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                options=options,
+                hardware=hardware,
+                strategy=strategy,
+            )
+
+        train_target = dataclasses.replace(target, random_crop=config.random_crop)
+        self._train = feed(config.train_split, train_target, config.cache)
+        self._validation = feed(validation, target, "auto") if validation else None
         self._schedule = WarmupCosine(
             config.learning_rate or usual_rate(config.optimizer),
-            round(config.warmup_epochs * self._steps),
-            config.epochs * self._steps,
+            round(config.warmup_epochs * self._train.steps),
+            config.epochs * self._train.steps,
         )
-        self._state = self._restore()
-        policy = keras.config.dtype_policy().name
-        count = self._learner.model.count_params()
+        self._state = self._files.restore(self._learner)
+        _check_workers_agree(self._state.step, workdir, strategy)
         self._line.say(
-            f"{name}, {count:,} weights, images of {'×'.join(map(str, target.shape))}; "
+            f"{card.model}, {self._learner.model.count_params():,} weights, images of "
+            f"{'×'.join(map(str, target.shape))}; "
             f"{info.split(config.train_split).records:,} to train on"
             + (f", {info.split(validation).records:,} to validate" if validation else "")
             + f"; {', '.join(hardware.devices)}"
-            + (f" × {hardware.workers} workers" if hardware.workers > 1 else "")
-            + f", {policy}{', XLA' if xla else ''}, cache {self._reader.cache}"
+            + (f", {hardware.workers} workers" if hardware.workers > 1 else "")
+            + f", {keras.config.dtype_policy().name}{', XLA' if xla else ''}, "
+            f"cache {self._train.cache}"
         )
 
     def finish(self) -> TrainResult:
         """Trains what is left to train."""
         config, state = self._config, self._state
-        log = EpochLog(self._workdir, state.rows) if self._chief else None
-        events = None
-        if config.tensorboard and self._chief and not state.stopped:
-            events = Events(os.path.join(self._workdir, "tensorboard"), state.step)
-        if state.epoch or state.step_in_epoch:
+        log = EpochLog(self._workdir, state.rows) if self._writes else None
+        if state.step:
             self._line.say(
-                f"going on after epoch {state.epoch}"
+                f"going on after {state.epoch} epochs"
                 + (f" and {state.step_in_epoch} steps" if state.step_in_epoch else "")
-                + (": this run is finished" if self._is_over() else "")
+                + (": nothing is left to do" if self._is_over() else "")
             )
         if not self._is_over():
-            iterator = iter(self._batches(state.epoch, config.epochs, state.step_in_epoch))
+            events = None
+            if config.tensorboard and self._writes:
+                events = Events(os.path.join(self._workdir, "tensorboard"), state.step)
+            batches = self._train.training(state.epoch, config.epochs, state.step_in_epoch)
             while not self._is_over():
-                row = self._epoch(iterator, events)
+                row = self._epoch(batches)
                 state.rows.append(row)
-                self._judge(row)
+                if state.judge(self._value(row), config.patience):
+                    self._files.save_best(self._learner, state)
                 state.epoch, state.step_in_epoch, state.sums = state.epoch + 1, 0, [0.0] * 3
-                self._save()
+                self._files.save(self._learner, state)
                 if log:
                     log.add(row)
                 if events:
                     events.scalars(state.step, {k: v for k, v in row.items() if k != "epoch"})
                 self._line.say(self._describe(row))
-        if events:
-            events.close()
-        if not state.best:
-            raise TrainingError(f"{self._workdir}: no epoch was finished")
+            if events:
+                events.close()
         return TrainResult(
             workdir=self._workdir,
             epochs=state.epoch,
             stopped_early=state.stopped,
-            best_epoch=int(state.best["epoch"]),
-            validation=self._best_scores(),
+            best_epoch=state.best_epoch,
+            validation=state.best_scores(),
             log=state.rows,
         )
 
-    def _epoch(self, iterator: Iterator, events: Events | None) -> dict[str, float]:
+    def _epoch(self, batches: Iterator) -> dict[str, float]:
         """Trains to the end of the epoch and validates; returns the log's row."""
-        state, config = self._state, self._config
-        clock = StepClock()
-        pending = None
+        state = self._state
+        clock, pending = StepClock(), None
         began = state.step_in_epoch
-        total = state.sums
-        for step in range(began, self._steps):
+        for step in range(began, self._train.steps):
             asked = time.perf_counter()
-            batch = self._next(iterator)
+            batch = self._next(batches)
             arrived = time.perf_counter()
             # One step is in flight at most: the device works while the next batch comes.
+            # Only where it had finished before the batch was there, time was lost.
             if pending is not None:
-                self._count(pending, total)
+                self._count(pending)
             if time.perf_counter() - arrived < _READY_SECONDS:
                 clock.waited += arrived - asked
             rate = self._schedule.rate(state.step)
@@ -241,53 +254,58 @@ class _Run:
             )
             state.step += 1
             state.step_in_epoch = step + 1
-            if step == began:  # the first step may compile: not a part of the speed
-                self._count(pending, total)
+            clock.images += self._config.batch_size
+            saves = self._saves_now()
+            if step == began or saves:
+                self._count(pending)
                 pending = None
+            if step == began:  # the first step may compile: not a part of the speed
                 clock = StepClock()
-            else:
-                clock.images += config.batch_size
-            last = step + 1 == self._steps
-            if config.checkpoint_steps and not last and not state.step % config.checkpoint_steps:
-                if pending is not None:
-                    self._count(pending, total)
-                    pending = None
-                self._save()
+            if saves:
+                self._files.save(self._learner, state)
             self._line.show(
-                f"epoch {state.epoch + 1}/{config.epochs}, step {step + 1}/{self._steps}, "
-                f"loss {total[0] / max(total[2], 1):.4f}, {clock.rate:,.0f} images/s, "
-                f"waiting for input {clock.input_share:.0%}"
+                f"epoch {state.epoch + 1}/{self._config.epochs}, step {step + 1}/"
+                f"{self._train.steps}, loss {state.sums[0] / max(state.sums[2], 1):.4f}, "
+                f"{clock.rate:,.0f} images/s, waiting for input {clock.input_share:.0%}"
             )
         if pending is not None:
-            self._count(pending, total)
+            self._count(pending)
+        speed = {
+            "seconds": clock.seconds,
+            "images_per_s": clock.rate,
+            "input_wait": clock.input_share,
+        }
         row: dict[str, float] = {
             "epoch": state.epoch + 1,
             "step": state.step,
             "learning_rate": self._schedule.rate(state.step - 1),
-            "loss": total[0] / total[2],
-            "accuracy": total[1] / total[2],
+            "loss": state.sums[0] / state.sums[2],
+            "accuracy": state.sums[1] / state.sums[2],
         }
-        seconds, rate, share = clock.seconds, clock.rate, clock.input_share
-        if self._scored is not None:
-            scores = self._score()
+        if self._validation is not None:
+            scores = self._score(self._validation)
             row["validation_loss"] = scores.loss
             row["validation_accuracy"] = scores.accuracy
             row["validation_macro_f1"] = scores.macro_f1
-        return {**row, "seconds": seconds, "images_per_s": rate, "input_wait": share}
+        return {**row, **speed}
 
-    def _next(self, iterator: Iterator) -> dict[str, tf.Tensor]:
+    def _saves_now(self) -> bool:
+        """Whether a checkpoint is due after this step (the epoch's last one has its own)."""
+        every, state = self._config.checkpoint_steps, self._state
+        return every > 0 and state.step % every == 0 and state.step_in_epoch < self._train.steps
+
+    def _next(self, batches: Iterator) -> dict[str, tf.Tensor]:
         try:
-            return next(iterator)
+            return next(batches)
         except StopIteration:
             raise DatasetError(
                 f"{self._info.directory}: split {self._config.train_split!r} ended after "
-                f"{self._state.step_in_epoch} of {self._steps} steps: the shards hold fewer "
+                f"{self._state.step_in_epoch} of {self._train.steps} steps: the shards hold fewer "
                 "records than conversion.json says"
             ) from None
-        except tf.errors.OpError as error:
-            raise explain_reading_error(error, self._info, self._config.train_split) from error
 
-    def _count(self, sums: tf.Tensor, total: list[float]) -> None:
+    def _count(self, sums: tf.Tensor) -> None:
+        """Adds a step's sums to the epoch's; waits for the device."""
         values = [float(value) for value in sums.numpy()]
         if not math.isfinite(values[0]):
             raise TrainingError(
@@ -295,117 +313,27 @@ class _Run:
                 f"{self._state.step_in_epoch}; checkpoints of earlier epochs are kept. Try a lower "
                 "--learning_rate, or --clip_norm"
             )
-        for index, value in enumerate(values):
-            total[index] += value
+        self._state.sums = [a + b for a, b in zip(self._state.sums, values, strict=True)]
 
-    def _score(self) -> Scores:
-        """Scores the validation split with the evaluated weights."""
-        assert self._scored is not None
-        _, batches = self._scored
-        loss, confusion = 0.0, 0.0
-        try:
-            for batch in batches(0, 1, 0):
-                batch_loss, batch_confusion = self._learner.evaluation_step(batch)
-                loss += float(batch_loss)
-                confusion += batch_confusion.numpy().astype(np.float64)
-        except tf.errors.OpError as error:
-            raise explain_reading_error(error, self._info, self._validation or "") from error
+    def _score(self, feed: Feed) -> Scores:
+        """Scores a split with the evaluated weights."""
+        classes = len(self._info.labels or ())
+        loss, confusion = 0.0, np.zeros((classes, classes))
+        for batch in feed.stored():
+            batch_loss, batch_confusion = self._learner.evaluation_step(batch)
+            loss += float(batch_loss)
+            confusion += batch_confusion.numpy()
         counts = np.rint(confusion).astype(np.int64)
         return Scores(loss / max(int(counts.sum()), 1), counts)
 
-    def _judge(self, row: dict[str, float]) -> None:
-        """Keeps the weights when the epoch is the best so far, and counts bad epochs."""
-        state = self._state
-        if self._scored is None:
-            value = [float(row["epoch"])]  # without validation the last epoch is the best
-        elif self._config.monitor == "loss":
-            value = [-row["validation_loss"]]
-        else:  # of two epochs with equal accuracy, the one with the smaller loss
-            value = [row["validation_accuracy"], -row["validation_loss"]]
-        if not state.best or value > state.best["value"]:
-            state.best = {"epoch": row["epoch"], "value": value}
-            state.bad_epochs = 0
-            if self._chief:
-                path = best_path(self._workdir, int(row["epoch"]))
-                checkpoints.save_weights(path, self._learner.evaluated)
-        else:
-            state.bad_epochs += 1
-            state.stopped = 0 < self._config.patience <= state.bad_epochs
-
-    def _save(self) -> None:
-        if not self._chief:
-            return
-        state = self._state
-        values = checkpoints.values_of(self._learner.variables)
-        self._checkpoints.save(state.step, values, state.to_json(self._info.fingerprint))
-        if state.best:
-            self._write_best()
-
-    def _write_best(self) -> None:
-        """Points best.json at the best weights, and drops those that were best before."""
-        epoch = int(self._state.best["epoch"])
-        path = best_path(self._workdir, epoch)
-        about = {"epoch": epoch, "file": os.path.relpath(path, self._workdir)}
-        write_json(os.path.join(self._workdir, BEST_FILE), {**about, "scores": self._best_scores()})
-        folder = os.path.dirname(path)
-        for name in os.listdir(folder):
-            if name != os.path.basename(path):
-                os.unlink(os.path.join(folder, name))
-
-    def _best_scores(self) -> dict[str, float] | None:
-        row = self._state.rows[int(self._state.best["epoch"]) - 1]
-        prefix = "validation_"
-        scores = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
-        return scores or None
-
-    def _check_dataset(self) -> None:
-        """Refuses to go on with another dataset; writes the model card of a new run."""
-        path = os.path.join(self._workdir, ModelCard.FILE)
-        if os.path.exists(path):
-            stored = ModelCard.read(self._workdir)
-            if stored.fingerprint != self._card.fingerprint:
-                raise DatasetError(
-                    f"{self._config.dataset} changed since the run in {self._workdir} began "
-                    f"(fingerprint {self._card.fingerprint[:12]}…, then "
-                    f"{stored.fingerprint[:12]}…): use another --workdir"
-                )
-        elif self._chief:
-            write_json(path, self._card.to_json())
-
-    def _restore(self) -> _State:
-        loaded = self._checkpoints.load()
-        state = _State()
-        if loaded is not None:
-            arrays, stored = loaded
-            if stored["fingerprint"] != self._info.fingerprint:
-                raise DatasetError(
-                    f"{self._config.dataset} is not the dataset that the run in "
-                    f"{self._workdir} was trained on: use another --workdir"
-                )
-            state = _State.from_json(stored)
-            self._learner.load(arrays, self._workdir)
-        self._check_workers_agree(state.step)
-        if state.best and self._chief:
-            self._write_best()
-        return state
-
-    def _check_workers_agree(self, step: int) -> None:
-        replicas = self._strategy.num_replicas_in_sync
-        if self._hardware.workers == 1:
-            return
-
-        def total() -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(float(step)))
-
-        found = self._strategy.experimental_local_results(
-            tf.function(lambda: self._strategy.run(total))()
-        )
-        if any(float(value) != step * replicas for value in found):
-            raise OutputError(
-                f"the workers found different checkpoints in {self._workdir}: it must be one "
-                "directory that all of them see"
-            )
+    def _value(self, row: dict[str, float]) -> list[float]:
+        """What epochs are compared by; larger is better."""
+        if self._validation is None:
+            return [row["epoch"]]  # the last one
+        if self._config.monitor == "loss":
+            return [-row["validation_loss"]]
+        # Of two epochs with equal accuracy, the one with the smaller loss.
+        return [row["validation_accuracy"], -row["validation_loss"]]
 
     def _is_over(self) -> bool:
         return self._state.stopped or self._state.epoch >= self._config.epochs
@@ -413,90 +341,37 @@ class _Run:
     def _describe(self, row: dict[str, float]) -> str:
         text = (
             f"epoch {int(row['epoch'])}/{self._config.epochs}: loss {row['loss']:.4f}, "
-            f"accuracy {row['accuracy']:.1%}"
+            f"accuracy {row['accuracy']:.1%}; "
         )
-        if "validation_loss" in row:
+        if self._validation is not None:
             text += (
-                f"; validation loss {row['validation_loss']:.4f}, "
-                f"accuracy {row['validation_accuracy']:.1%}"
+                f"validation loss {row['validation_loss']:.4f}, "
+                f"accuracy {row['validation_accuracy']:.1%}; "
             )
-        text += f"; {row['images_per_s']:,.0f} images/s, waiting for input {row['input_wait']:.1%}"
-        if self._state.best["epoch"] == row["epoch"] and self._scored is not None:
+        text += f"{row['images_per_s']:,.0f} images/s, waiting for input {row['input_wait']:.1%}"
+        if self._validation is not None and self._state.best_epoch == row["epoch"]:
             text += "; best so far"
         if self._state.stopped:
             text += f"; no better for {self._state.bad_epochs} epochs: stopping"
         return text
 
-    def _prepare(self, split: str, target: ImageTarget):  # type: ignore[no-untyped-def]
-        """A reader of `split`, and a function from (first epoch, last, first step) to batches."""
-        strategy, config = self._strategy, self._config
-        distributed = strategy.num_replicas_in_sync > 1 or bool(config.devices)
-        context = tf.distribute.InputContext(1, 0, 1)
-        if distributed:
-            seen = []
-            probe = strategy.distribute_datasets_from_function(
-                lambda context: seen.append(context) or tf.data.Dataset.range(1)  # type: ignore[func-returns-value]
+
+def _check_workers_agree(step: int, workdir: str, strategy: tf.distribute.Strategy) -> None:
+    """Raises OutputError when the workers of a cluster restored different checkpoints."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return
+
+    def total() -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(float(step)))
+
+    found = tf.function(lambda: strategy.run(total))()
+    for value in strategy.experimental_local_results(found):
+        if float(value) != step * strategy.num_replicas_in_sync:
+            raise OutputError(
+                f"the workers found different checkpoints in {workdir}: it must be one "
+                "directory that all of them see"
             )
-            del probe
-            context = seen[0]
-        workers = context.num_input_pipelines
-        if config.batch_size % workers:
-            raise UsageError(
-                f"the batch of {config.batch_size} cannot be divided evenly among {workers} "
-                f"workers: take a multiple of {workers}"
-            )
-        training = split == config.train_split
-        reader = SplitReader(
-            self._info,
-            split,
-            target,
-            batch_size=config.batch_size // workers,
-            seed=config.seed,
-            options=ReadOptions(
-                cache=config.cache if training else "auto",
-                cache_dir=config.cache_dir,
-                threads=config.threads,
-                ram_budget=config.ram_budget,
-            ),
-            worker=context.input_pipeline_id,
-            workers=workers,
-            replicas=context.num_replicas_in_sync // workers,
-            with_keys=False,
-        )
-
-        def batches(first_epoch: int, last_epoch: int, first_step: int):  # type: ignore[no-untyped-def]
-            if training:
-                dataset = reader.training_batches(first_epoch, last_epoch, first_step)
-            else:
-                dataset = reader.stored_batches()
-            if distributed:
-                return strategy.distribute_datasets_from_function(lambda context: dataset)
-            if self._hardware.has_gpu:
-                return dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", 2))
-            return dataset
-
-        return reader, batches
-
-
-@dataclasses.dataclass
-class _State:
-    """Where a run is: what a checkpoint holds beside the variables."""
-
-    step: int = 0  # steps taken in all
-    epoch: int = 0  # finished epochs
-    step_in_epoch: int = 0
-    sums: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 3)  # of this epoch
-    best: dict = dataclasses.field(default_factory=dict)
-    bad_epochs: int = 0
-    stopped: bool = False
-    rows: list[dict[str, float]] = dataclasses.field(default_factory=list)
-
-    def to_json(self, fingerprint: str) -> dict[str, object]:
-        return {**dataclasses.asdict(self), "fingerprint": fingerprint}
-
-    @classmethod
-    def from_json(cls, data: dict) -> _State:
-        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
 
 
 def _validation_split(config: TrainConfig, info: DatasetInfo) -> str | None:
@@ -518,19 +393,3 @@ def _class_weights(config: TrainConfig, info: DatasetInfo) -> list[float] | None
     present = sum(count > 0 for count in counts)
     total = sum(counts)
     return [total / (present * count) if count else 0.0 for count in counts]
-
-
-@contextlib.contextmanager
-def _locked_workdir(workdir: str) -> Iterator[None]:
-    """Makes `workdir` and holds it; OutputError when it cannot be made or is in use."""
-    try:
-        os.makedirs(workdir, exist_ok=True)
-        stream = open(os.path.join(workdir, ".lock"), "w")  # noqa: SIM115 (used below)
-    except OSError as error:
-        raise OutputError(f"cannot use {workdir}: {error}") from error
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise OutputError(f"another training run is using {workdir}") from None
-        yield

@@ -48,10 +48,14 @@ class ModelCard:
         height, width, channels = self.input_shape
         return ImageTarget((height, width), channels, self.resize_mode)
 
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model must fit."""
+        return ModelSpec(self.input_shape, len(self.labels), self.dropout, self.width)
+
     def build(self) -> keras.Model:
         """The model, with fresh weights."""
-        spec = ModelSpec(self.input_shape, len(self.labels), self.dropout, self.width)
-        return build_model(self.model, spec)
+        return build_model(self.model, self.spec)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON values."""

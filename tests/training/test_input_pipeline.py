@@ -87,7 +87,7 @@ def test_mixed_sizes_and_changed_channels_batch(tmp_path, encoding, resize_mode)
 
 def test_mixed_sizes_need_a_size(tmp_path):
     write_dataset(tmp_path, size=None)
-    with pytest.raises(UsageError, match="differ in size.*--image_size"):
+    with pytest.raises(UsageError, match=r"differ in size.*--image_size"):
         read_split(str(tmp_path), "train", batch_size=2)
 
 
@@ -257,7 +257,7 @@ def test_a_ram_budget_bounds_caches_buffers_and_parallel_calls(tmp_path):
     write_dataset(tmp_path)
     info = open_dataset(str(tmp_path))
     big = ImageTarget((400, 400), 3)  # 24 × 480 kB
-    with pytest.raises(UsageError, match="cache 'memory' needs 10 MiB.*budget of 8 MiB"):
+    with pytest.raises(UsageError, match=r"cache 'memory' needs 10 MiB.*budget of 8 MiB"):
         SplitReader(
             info, "train", big, batch_size=1, options=ReadOptions("memory", ram_budget=8 << 20)
         )

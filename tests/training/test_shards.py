@@ -93,7 +93,7 @@ def test_an_uncompressed_shard_in_a_compressed_dataset_is_named(tmp_path):
     write_dataset(tmp_path, compressed=True)
     path = tmp_path / SHARD
     path.write_bytes(gzip.decompress(path.read_bytes()))
-    with pytest.raises(DatasetError, match="is not compressed, but .* compression 'gzip'"):
+    with pytest.raises(DatasetError, match=r"is not compressed, but .* compression 'gzip'"):
         open_dataset(str(tmp_path))
 
 
