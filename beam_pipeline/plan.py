@@ -11,16 +11,19 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from beam_pipeline.errors import InputError
 from beam_pipeline.hashing import order_hash
 from beam_pipeline.labels import build_label_map
 from beam_pipeline.options import ConvertOptions, Encoding, OutputOptions
 from beam_pipeline.shards import OrderHistogram, cut_by_bytes, cut_by_count, shard_numbers
 from beam_pipeline.splits import assign_split
-from beam_pipeline.types import ImageRef, Outcome
+from beam_pipeline.types import FeatureValue, ImageRef, Outcome
 
-# Bytes of an Example beside its image: names, key, checksum, record framing.
-RECORD_OVERHEAD = 320
+# Bytes of a record beside its image: names of the features, checksums, framing; without
+# key, label and kept columns. At most 344, for slim names and raw pixels.
+RECORD_OVERHEAD = 344
 # Where neither listing nor a stat told the size of an input.
 UNKNOWN_SIZE = 100_000
 # References that are decoded to learn how re-encoding changes the size of an image.
@@ -38,6 +41,7 @@ class PlanTally:
         self.labels: set[str] = set()  # of all references, refused ones too
         self.classes: dict[str, Counter[str]] = {}  # split → label → images
         self.repeated_features: set[str] = set()  # that hold a list in any row
+        self.overheads: Counter[str] = Counter()  # split → bytes beside the images
         self._histograms: dict[str, list[OrderHistogram]] = {}
         self._sample: list[tuple[int, ImageRef]] = []  # a heap of (-hash, ref)
 
@@ -55,7 +59,9 @@ class PlanTally:
                 self.outcomes[ref.problem.outcome.value] += 1
                 continue
             hashes.append(order)
-            sizes.append((ref.size if ref.size >= 0 else UNKNOWN_SIZE) + RECORD_OVERHEAD)
+            overhead = record_overhead(ref)
+            self.overheads[split] += overhead
+            sizes.append((ref.size if ref.size >= 0 else UNKNOWN_SIZE) + overhead)
             for name, value in (ref.features or {}).items():
                 if isinstance(value, list):
                     self.repeated_features.add(name)
@@ -70,6 +76,7 @@ class PlanTally:
         self.outcomes += other.outcomes
         self.labels |= other.labels
         self.repeated_features |= other.repeated_features
+        self.overheads += other.overheads
         for split, classes in other.classes.items():
             self.classes.setdefault(split, Counter()).update(classes)
         for split, parts in other._histograms.items():
@@ -203,11 +210,11 @@ def make_plan(
         ratio = size_ratio(tally.sample)
     splits = {}
     for split, histogram in tally.histograms().items():
-        scaled = dataclasses.replace(
-            histogram,
-            sizes=((histogram.sizes - RECORD_OVERHEAD * histogram.counts) * ratio).astype(int)
-            + RECORD_OVERHEAD * histogram.counts,
-        )
+        scaled = histogram
+        if ratio != 1:
+            beside = tally.overheads[split] // max(histogram.records, 1) * histogram.counts
+            images = np.maximum(histogram.sizes - beside, 0) * ratio
+            scaled = dataclasses.replace(histogram, sizes=images.astype(np.int64) + beside)
         splits[split] = SplitPlan(
             bounds=_cut(split, scaled, options.output),
             records=scaled.records,
@@ -231,6 +238,24 @@ def make_plan(
         repeated_features=tuple(sorted(tally.repeated_features)),
         warnings=warnings,
     )
+
+
+def record_overhead(ref: ImageRef) -> int:
+    """Bytes of a record beside its image, at most."""
+    size = RECORD_OVERHEAD + len(ref.key.encode()) + len((ref.label or "").encode())
+    for name, value in (ref.features or {}).items():
+        size += len(name.encode()) + 24
+        size += sum(map(_value_bytes, value if isinstance(value, list) else [value]))
+    return size
+
+
+def _value_bytes(value: FeatureValue) -> int:
+    if isinstance(value, float):
+        return 4
+    if isinstance(value, int):
+        return 10  # a negative one; as a varint
+    assert not isinstance(value, list)
+    return 6 + len(value.encode() if isinstance(value, str) else value)
 
 
 def reencodes_everything(options: ConvertOptions) -> bool:

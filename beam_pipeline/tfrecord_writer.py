@@ -80,6 +80,8 @@ class ShardResult:
 class HashingFile:
     """A writable file that knows the size and the SHA-256 of what went through it."""
 
+    mode = "wb"  # asked for by Beam's compressing file
+
     def __init__(self, stream: Any):
         self._stream = stream
         self._digest = hashlib.sha256()
@@ -90,6 +92,10 @@ class HashingFile:
         self._digest.update(data)
         self.bytes += len(data)
         self._stream.write(data)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self.bytes
 
     def hexdigest(self) -> str:
         """SHA-256 (hex) of everything written."""

@@ -111,10 +111,7 @@ def test_every_option_reaches_its_field(
 
 def test_no_field_is_out_of_reach() -> None:
     # Every field of the options stands in the table above, by its changed value.
-    (marker,) = [
-        mark
-        for mark in test_every_option_reaches_its_field.pytestmark  # type: ignore[attr-defined]
-    ]
+    (marker,) = test_every_option_reaches_its_field.pytestmark  # type: ignore[attr-defined]
     reached = {(part, name) for _, part, fields in marker.args[1] for name in fields}
     fields = {
         (part, field.name)

@@ -8,24 +8,28 @@ from typing import Any
 import pytest
 
 from beam_pipeline.errors import InputError
+from beam_pipeline.examples import ExampleEncoder, feature_specs
 from beam_pipeline.hashing import order_hash
 from beam_pipeline.options import (
     ConvertOptions,
     Encoding,
+    FeatureNames,
+    FeatureType,
     ImageOptions,
     InputOptions,
     OutputOptions,
 )
 from beam_pipeline.plan import (
-    RECORD_OVERHEAD,
     SAMPLE_SIZE,
     UNKNOWN_SIZE,
     ConversionPlan,
     PlanTally,
     make_plan,
+    record_overhead,
     reencodes_everything,
 )
-from beam_pipeline.types import ImageRef, Outcome, Problem
+from beam_pipeline.tfrecord_format import FRAMING_BYTES
+from beam_pipeline.types import ImageRecord, ImageRef, Outcome, PreparedImage, Problem
 
 REFUSED = Problem(Outcome.REJECTED, "bad_row", "…")
 DUPLICATE = Problem(Outcome.DUPLICATE, "same_path", "row 1")
@@ -61,7 +65,7 @@ def test_an_exact_plan() -> None:
     assert plan.splits["train"].records == 3
     assert plan.splits["train"].classes == {"happy": 3, "odd": 0, "sad": 0, "unused": 0}
     assert plan.splits["test"].classes == {"happy": 0, "odd": 0, "sad": 2, "unused": 0}
-    assert plan.splits["test"].bytes == 2 * (1000 + RECORD_OVERHEAD)
+    assert plan.splits["test"].bytes == 2 * (1000 + record_overhead(refs(1, "sad")[0]))
     assert plan.splits["train"].bounds == (0,)
     assert (plan.inputs, plan.records, plan.rejected, plan.duplicates) == (7, 5, 1, 1)
 
@@ -86,7 +90,7 @@ def test_the_order_of_merging_does_not_matter() -> None:
 
 def test_unknown_sizes_are_guessed() -> None:
     plan = make_plan(tally(refs(2, size=-1)), options())
-    assert plan.splits["train"].bytes == 2 * (UNKNOWN_SIZE + RECORD_OVERHEAD)
+    assert plan.splits["train"].bytes == 2 * (UNKNOWN_SIZE + record_overhead(refs(1)[0]))
 
 
 def test_num_shards_by_split() -> None:
@@ -146,8 +150,10 @@ def test_the_size_ratio_is_asked_only_where_images_are_reencoded() -> None:
     chosen = options(ImageOptions(encoding=Encoding.RAW))
     raw = make_plan(tally(refs(50), chosen), chosen, size_ratio=ratio)
     assert asked == [SAMPLE_SIZE]
-    assert plain.splits["train"].bytes == 50 * (1000 + RECORD_OVERHEAD)
-    assert raw.splits["train"].bytes == 50 * (10_000 + RECORD_OVERHEAD)
+    beside = sum(map(record_overhead, refs(50)))
+    assert plain.splits["train"].bytes == 50 * 1000 + beside
+    # Only images grow; what stands beside them is taken at its average.
+    assert raw.splits["train"].bytes == pytest.approx(50 * 10_000 + beside, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +170,32 @@ def test_reencodes_everything(image: ImageOptions, expected: bool) -> None:
 
 
 def test_shard_size_uses_the_plan() -> None:
-    chosen = options(shard_size=4 * (1000 + RECORD_OVERHEAD))
+    chosen = options(shard_size=4 * (1000 + record_overhead(refs(1)[0])))
     plan = make_plan(tally(refs(10), chosen), chosen)
     assert len(plan.splits["train"].bounds) == 3
     grouped = plan.shards_of(refs(10), chosen.output)
     assert sorted(grouped) == [("train", 0), ("train", 1), ("train", 2)]
     assert max(map(len, grouped.values())) <= 4
+
+
+@pytest.mark.parametrize("names", list(FeatureNames))
+@pytest.mark.parametrize("encoding", [Encoding.PASSTHROUGH, Encoding.RAW])
+@pytest.mark.parametrize("size", [10, 70_000, 3 << 20])
+def test_record_overhead_is_an_upper_bound(
+    names: FeatureNames, encoding: Encoding, size: int
+) -> None:
+    features: dict = {"n": -1, "f": 0.5, "t": "ü" * 300, "b": bytes(9), "v": ["", "x" * 200, "y"]}
+    features |= {"i": [-1] * 500, "g": [0.5] * 500, "e": []}
+    kinds = {"n": "int64", "f": "float", "t": "text", "b": "bytes", "v": "text", "i": "int64"}
+    kinds |= {"g": "float", "e": "text"}
+    extra = {n: (FeatureType(k), isinstance(features[n], list)) for n, k in kinds.items()}
+    specs = feature_specs(names, labelled=True, encoding=encoding, extra=extra)
+    image = PreparedImage(bytes(size), "jpeg", 65_500, 65_500, 3, "jpeg")
+    record = ImageRecord("ü/1.jpg" * 20, image, "0" * 64, 99_999, "gl☃ck", features)
+    (example,) = ExampleEncoder(specs).encode([record])
+    ref = ImageRef(record.key, "/x", record.label_name, features=features)
+    spare = record_overhead(ref) - (len(example) + FRAMING_BYTES - size)
+    assert 0 <= spare < 0.7 * record_overhead(ref)
 
 
 def test_shards_of_covers_every_reference_once() -> None:
