@@ -21,6 +21,7 @@ from beam_pipeline.storage.api import (
     walk,
     write_bytes,
 )
+from beam_pipeline.storage.beam_options import beam_options, config_from_options, configure_beam
 from beam_pipeline.storage.config import StorageConfig, configure
 from beam_pipeline.storage.globbing import has_magic
 from beam_pipeline.storage.paths import Entry, basename, is_local, join, parent
@@ -29,7 +30,10 @@ __all__ = [
     "Entry",
     "StorageConfig",
     "basename",
+    "beam_options",
+    "config_from_options",
     "configure",
+    "configure_beam",
     "delete",
     "delete_tree",
     "exists",

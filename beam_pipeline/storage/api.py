@@ -54,7 +54,7 @@ def _make_store(name: str, config: StorageConfig) -> Any:
         return GcsStore(config)
     from beam_pipeline.storage.beam_fs import BeamStore
 
-    return BeamStore(name)
+    return BeamStore(name, config)
 
 
 def stat(uri: str) -> Entry | None:

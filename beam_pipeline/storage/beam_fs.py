@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
 from beam_pipeline.errors import ImageRejectedError, StorageError
+from beam_pipeline.storage.beam_options import configure_beam
+from beam_pipeline.storage.config import StorageConfig
 from beam_pipeline.storage.local import short_range, too_many_bytes
 from beam_pipeline.storage.paths import (
     DIRECTORY,
@@ -47,9 +49,10 @@ class BeamStore:
     Retries are those of the FileSystem.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, config: StorageConfig):
         from apache_beam.io.filesystems import FileSystems
 
+        configure_beam(config)
         with _explained("use", f"{name}://"):
             # Kept for the life of the process: making one may mean connecting.
             self._beam: Any = FileSystems.get_filesystem(f"{name}://host/")

@@ -7,17 +7,22 @@ from typing import Any
 
 from beam_pipeline.storage.config import StorageConfig
 
+_OTHERS = ("hdfs_", "azure_", "blob_")  # how the options of other file systems start
+
 
 def config_from_options(options: Any) -> StorageConfig:
     """What Beam's own options say about object stores.
 
     Args:
       options: apache_beam PipelineOptions; of its S3 options (--s3_endpoint_url …)
-        those that are given are taken. GCS has none but STORAGE_EMULATOR_HOST.
+        and those of hdfs:// and azfs:// what is given is taken. GCS has none but
+        STORAGE_EMULATOR_HOST.
     """
     from apache_beam.options.pipeline_options import S3Options
 
     s3 = options.view_as(S3Options)
+    given = options.get_all_options(drop_default=True)
+    others = {name: given[name] for name in sorted(given) if name.startswith(_OTHERS)}
     return StorageConfig(
         s3_endpoint_url=s3.s3_endpoint_url,
         s3_region_name=s3.s3_region_name,
@@ -26,6 +31,7 @@ def config_from_options(options: Any) -> StorageConfig:
         s3_session_token=s3.s3_session_token,
         s3_verify=_verify(s3.s3_verify),
         gcs_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
+        beam=tuple(others.items()),
     )
 
 
@@ -36,10 +42,11 @@ def _verify(value: str | bool | None) -> str | bool | None:
 
 
 def beam_options(config: StorageConfig) -> Any:
-    """PipelineOptions that make Beam's own S3 file system use the same endpoint."""
+    """PipelineOptions that make Beam's own file systems use the same endpoints."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    values = {
+    values: dict[str, Any] = {
+        **dict(config.beam),
         "s3_endpoint_url": config.s3_endpoint_url,
         "s3_region_name": config.s3_region_name,
         "s3_access_key_id": config.s3_access_key_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class StorageConfig:
       s3_verify: False, or a file of CA certificates, for the server's TLS.
       gcs_endpoint: base URL of a GCS server, as in STORAGE_EMULATOR_HOST.
       gcs_project: project that requests are billed to where the bucket asks for it.
+      beam: names and values of the Beam options of other file systems (hdfs_host …).
       retry_seconds: how long one request is repeated when the store throttles,
         resets the connection or answers 5xx.
     """
@@ -31,6 +33,7 @@ class StorageConfig:
     s3_verify: bool | str | None = None
     gcs_endpoint: str | None = None
     gcs_project: str | None = None
+    beam: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), repr=False)
     retry_seconds: float = 120.0
 
 

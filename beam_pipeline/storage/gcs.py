@@ -94,6 +94,7 @@ class GcsStore(ObjectStore):
             isinstance(error, http.ConnectionError) and _never_connected(error)
         ):
             kind = Kind.UNREACHABLE
+            cause = f"no connection to {self._endpoint}: {_innermost(error)}"
         elif isinstance(error, http.RequestException | urllib3.exceptions.HTTPError | OSError):
             kind = Kind.TRANSIENT
         elif isinstance(error, json.JSONDecodeError):
@@ -313,6 +314,15 @@ def _crc32c(data: bytes) -> str:
     import google_crc32c
 
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+
+
+def _innermost(error: BaseException) -> str:
+    """The network's own words, without those of the layers above it."""
+    while (deeper := getattr(error, "reason", None) or error.__cause__ or error.__context__) and (
+        isinstance(deeper, Exception)
+    ):
+        error = deeper
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _never_connected(error: BaseException) -> bool:

@@ -106,7 +106,7 @@ class Retrier:
                     patience = min(UNREACHABLE_SECONDS, self._seconds)
                 elif fault.kind in (Kind.TRANSIENT, Kind.UNREACHABLE):
                     patience = self._seconds
-                if fault.kind is not Kind.UNREACHABLE:
+                if fault.kind not in (Kind.UNREACHABLE, Kind.CREDENTIALS, Kind.OTHER):
                     self._answered = True
                 # Jitter, so that many workers do not come back all at once.
                 pause = delay * random.uniform(0.5, 1.0)
