@@ -74,8 +74,8 @@ REFUSED = {
     "dask": "it runs the steps that prepare and finish an output many times over, leaves "
     "temporary folders behind and has no counters",
     "interactive": "it keeps every intermediate result for notebooks",
-    "bundlebaseddirect": "it is Beam's old engine, which runs a failed bundle again in the same "
-    "process without its set-up; use direct",
+    "bundlebaseddirect": "it is Beam's old engine and tries every bundle that fails four times; use "
+    "direct",
     "pythonrpcdirect": "it is an experiment that Beam no longer maintains; use direct",
     "kafkastreams": "Beam calls it experimental, and it is part of no release",
     "testdirect": "it is for Beam's own tests; use direct",
