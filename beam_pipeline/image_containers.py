@@ -53,6 +53,9 @@ def _truncated(detail: str) -> ImageRejectedError:
     return ImageRejectedError(RejectReason.TRUNCATED, detail)
 
 
+_MOST_BLOCKS = 1 << 20
+
+
 def _gif(data: bytes, check_size: CheckSize) -> bool:
     """Walks over all blocks up to the trailer; more than one image is an animation."""
     frames = 0
@@ -61,7 +64,9 @@ def _gif(data: bytes, check_size: CheckSize) -> bool:
         raise _truncated("GIF: the file ends in its header")
     check_size(*struct.unpack_from("<HH", data, 6))
     position = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
-    while position < end:
+    for _ in range(_MOST_BLOCKS):
+        if position >= end:
+            break
         block = data[position]
         if block == 0x3B:  # trailer
             break
@@ -76,6 +81,8 @@ def _gif(data: bytes, check_size: CheckSize) -> bool:
             position = end
         else:
             position += 1  # decoders skip what they do not know
+    else:
+        raise ImageRejectedError(RejectReason.CORRUPT, f"GIF: more than {_MOST_BLOCKS} blocks")
     if position >= end:
         raise _truncated(f"GIF: the file ends before its trailer, after {frames} whole frames")
     return frames > 1

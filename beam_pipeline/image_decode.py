@@ -6,12 +6,13 @@ import importlib
 import io
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from PIL import Image
 
 from beam_pipeline.errors import ImageRejectedError
 from beam_pipeline.image_containers import check_container
+from beam_pipeline.image_exif import exif_orientation
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.types import RejectReason
 
@@ -125,16 +126,31 @@ def one_line(error: BaseException) -> str:
     return printable[:200] or type(error).__name__
 
 
-def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> tuple[Image.Image, bool]:
+class Decoded(NamedTuple):
+    """What Pillow made of a file.
+
+    Attributes:
+      image: the loaded image.
+      more: the file holds further pictures.
+      maximum: of its samples, where they have more than 8 bits; else None.
+      orientation: EXIF orientation that is still to be applied, 1 to 8.
+      rotated: Pillow has applied one already.
+    """
+
+    image: Image.Image
+    more: bool
+    maximum: int | None
+    orientation: int
+    rotated: bool
+
+
+def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> Decoded:
     """Decodes the first picture of `data`.
 
     Args:
       name: a source format as sniff gives it.
       data: the file.
       options: max_pixels and image_timeout bound the decoding.
-
-    Returns:
-      the loaded image, and whether the file holds further pictures.
 
     Raises:
       ImageRejectedError: the file is damaged, cut short, too large or too slow.
@@ -143,20 +159,71 @@ def decode_with_pillow(name: str, data: bytes, options: ImageOptions) -> tuple[I
     reader = _BoundedReader(data, options.image_timeout)
     plugin = _heif_plugin() if name == "heic" else _plugin(name)
 
-    def load() -> Image.Image:
+    def load() -> Decoded:
         image = plugin(reader)
         check_size(image.width, image.height, options)
+        _check_work(name, image, data, options)
         tiles = list(image.tile)
+        bits, orientation = (16,), 1
+        if name == "tiff":
+            bits = image.tag_v2.get(_TIFF_BITS) or bits
+            orientation = image.tag_v2.get(_TIFF_ORIENTATION)
         image.load()
-        return _on_canvas(image, tiles[0][1]) if name == "gif" and tiles else image
+        if name == "gif" and tiles:
+            image = _on_canvas(image, tiles[0][1])
+        return Decoded(
+            image,
+            more or _has_more(name, image),
+            _maximum(name, image, bits[0]),
+            1 if name == "tiff" else exif_orientation(image.info.get("exif") or b""),
+            orientation in range(2, 9),
+        )
 
     try:
-        image = contain(name, load)
+        return contain(name, load)
     except ImageRejectedError as error:
         if reader.stopped is not None:  # a decoder may have swallowed the reason
             raise reader.stopped from error
         raise
-    return image, more or _has_more(name, image)
+
+
+_TIFF_BITS, _TIFF_COMPRESSION, _TIFF_ORIENTATION = 258, 259, 274
+_TIFF_STRIPS, _TIFF_TILES = 273, 324
+_TIFF_JPEG = (6, 7)
+# Work that is safe to assume in a second, where a decoder reads all of its data at once
+# and then works for as long as it likes: measured, and halved or less.
+_JP2_BYTES_PER_SECOND = 1_000_000
+_JP2_PIXELS_PER_SECOND = 10_000_000
+_JPEG_PIXEL_SCANS_PER_SECOND = 100_000_000
+
+
+def _check_work(name: str, image: Image.Image, data: bytes, options: ImageOptions) -> None:
+    """Refuses what would decode for longer than options.image_timeout, where it cannot be stopped."""
+    pixels = image.width * image.height
+    seconds = 0.0
+    if name == "jp2":
+        seconds = len(data) / _JP2_BYTES_PER_SECOND + pixels / _JP2_PIXELS_PER_SECOND
+    elif name == "tiff":
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        if tags.get(_TIFF_COMPRESSION) in _TIFF_JPEG:
+            parts = tags.get(_TIFF_STRIPS) or tags.get(_TIFF_TILES) or (0,)
+            scans = data.count(b"\xff\xda") / len(parts)
+            seconds = scans * pixels / _JPEG_PIXEL_SCANS_PER_SECOND
+    if options.image_timeout and seconds > options.image_timeout:
+        raise ImageRejectedError(
+            RejectReason.TIMEOUT,
+            f"{name.upper()}: {image.width}×{image.height} pixels in {len(data)} bytes may decode "
+            f"for {seconds:.0f} s; --image_timeout allows {options.image_timeout:g}",
+        )
+
+
+def _maximum(name: str, image: Image.Image, bits: int) -> int | None:
+    """The largest value that a sample of more than 8 bits may have; None for all others."""
+    if image.mode.startswith("I;16"):
+        return (1 << bits) - 1 if 8 < bits < 16 else 65_535
+    if name == "ppm" and image.mode == "I":
+        return 65_535  # Pillow has scaled the samples
+    return None
 
 
 def _on_canvas(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:

@@ -23,6 +23,10 @@ _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
 # The next marker in entropy-coded data: FF00 is data, FFD0 to FFD7 are restarts in it.
 _next_marker = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL).search
 
+# The next marker between segments: what is no marker is skipped, and fill bytes are.
+_next_header = re.compile(rb"\xff+[^\xff]", re.DOTALL).search
+_MOST_MARKERS = 1 << 16
+
 # A decoder looks at most 8 bytes ahead, so pixel data that is whole is decoded with
 # this in place of the end marker, and pixel data that ends early is not.
 _LOOKAHEAD = bytes(8)
@@ -87,14 +91,12 @@ def parse_jpeg(data: bytes) -> JpegHeader:
     profiles: list[bytes] = []
     position = 2  # behind the start marker
     end = len(data)
-    while True:
-        position = data.find(b"\xff", position)  # what is no marker is skipped
-        while 0 <= position < end and data[position] == 0xFF:
-            position += 1
-        if position < 0 or position + 3 > end:
+    for _ in range(_MOST_MARKERS):
+        match = _next_header(data, position)
+        if match is None or match.end() + 2 > end:
             raise _truncated("the file ends before the pixel data")
-        marker = data[position]
-        position += 1
+        position = match.end()
+        marker = data[position - 1]
         if marker == 0 or marker in _WITHOUT_LENGTH:
             continue
         if marker == 0xD9:
@@ -127,6 +129,8 @@ def parse_jpeg(data: bytes) -> JpegHeader:
             # libjpeg wants all 12 bytes of it.
             adobe = adobe or (length >= 14 and data.startswith(b"Adobe", body))
         position += max(length, 2)
+    else:
+        raise _corrupt(f"more than {_MOST_MARKERS} markers before the pixel data")
     if not frame:
         raise _corrupt("pixel data without a frame header")
     if frame not in _DECODABLE:
@@ -186,7 +190,10 @@ def find_end(data: bytes, header: JpegHeader, timeout: float) -> int:
     position = header.scan
     scans = 1
     one_scan = header.frame not in _PROGRESSIVE and header.scan_components == header.components
-    while match := _next_marker(data, position):
+    for _ in range(_MOST_MARKERS):
+        match = _next_marker(data, position)
+        if match is None:
+            raise _truncated(f"no end marker; the data stops after {len(data)} bytes")
         position = match.end()
         marker = data[position - 1]
         if marker == 0xD9:
@@ -202,7 +209,7 @@ def find_end(data: bytes, header: JpegHeader, timeout: float) -> int:
             raise _corrupt(f"marker FF{marker:02X} inside the pixel data at byte {position - 2}")
         scans += marker == 0xDA
         position += max(int.from_bytes(data[position : position + 2], "big"), 2)
-    raise _truncated(f"no end marker; the data stops after {len(data)} bytes")
+    raise _corrupt(f"more than {_MOST_MARKERS} markers behind the pixel data")
 
 
 def decode_jpeg(

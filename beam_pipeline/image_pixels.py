@@ -66,6 +66,36 @@ def composite(
     return canvas
 
 
+def composite_key(
+    image: Image.Image, key: bytes, depth: int, options: ImageOptions, notes: set[str]
+) -> Image.Image:
+    """A gray or RGB PNG in which one colour is transparent, on the background.
+
+    Args:
+      image: as Pillow decodes it without that colour.
+      key: content of the tRNS chunk, big-endian 16-bit samples of `depth` bits.
+      depth: bits a sample of the file.
+      options: the background.
+      notes: what was done is added here.
+    """
+    count = 3 if image.mode == "RGB" else 1
+    opaque = flatten(image, options, notes)
+    if len(key) < 2 * count:
+        return opaque
+    samples = np.frombuffer(key, ">u2", count).astype(int)
+    if count == 3 and depth == 16:
+        samples >>= 8  # Pillow keeps the high bytes of colours only
+    elif depth < 8:
+        samples = samples * 255 // ((1 << depth) - 1)
+    pixels = np.asarray(image.convert("L") if image.mode == "1" else image)
+    hidden = (pixels.reshape(image.height, image.width, count) == samples).all(axis=-1)
+    if not hidden.any():
+        return opaque
+    notes.add("alpha_composited")
+    alpha = Image.fromarray(np.where(hidden, 0, 255).astype(np.uint8))
+    return composite(opaque, alpha, options.background)
+
+
 def flatten(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image.Image:
     """Any Pillow mode → L or RGB, with transparency composited on the background.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from beam_pipeline.errors import ImageRejectedError
@@ -36,6 +37,7 @@ _ADAM7 = (
 )
 # libpng refuses larger ancillary chunks than 8 MB; far smaller ones are odd already.
 _ODD_CHUNK = 1 << 20  # 1 MiB
+_MOST_CHUNKS = 1 << 20  # a file of 8 GiB, were they of the usual size
 _LARGEST_PROFILE = 16 << 20  # 16 MiB, inflated
 _INFLATE_STEP = 16 << 20  # 16 MiB of rows at a time
 
@@ -73,7 +75,7 @@ class PngHeader(NamedTuple):
     plain: bool
 
     @property
-    def lossless_in_tensorflow(self) -> bool:
+    def same_in_tensorflow(self) -> bool:
         """Whether TensorFlow's decoder shows these samples as they are."""
         return (
             self.depth == 8
@@ -91,68 +93,73 @@ def _corrupt(detail: str) -> ImageRejectedError:
     return ImageRejectedError(RejectReason.CORRUPT, f"PNG: {detail}")
 
 
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """(kind, body, position behind it) of each chunk up to IEND, its checksum verified."""
+    end = len(data)
+    position = 8
+    for _ in range(_MOST_CHUNKS):
+        if position + 12 > end:
+            raise _truncated("the file ends before the IEND chunk")
+        length, kind = _head(data, position)
+        stop = position + 8 + length
+        if stop + 4 > end:
+            raise _truncated(f"chunk {kind.decode('latin-1')!a} reaches over the end of the file")
+        body = data[position + 8 : stop]
+        if zlib.crc32(body, zlib.crc32(kind)) != _crc(data, stop)[0]:
+            raise _corrupt(
+                f"checksum of chunk {kind.decode('latin-1')!a} at byte {position} is wrong"
+            )
+        position = stop + 4
+        yield kind, body, position
+        if kind == b"IEND":
+            return
+    raise _corrupt(f"more than {_MOST_CHUNKS} chunks")
+
+
 def parse_png(data: bytes) -> PngHeader:
     """Reads all chunks up to IEND and checks every checksum.
 
     Raises:
       ImageRejectedError: a chunk is cut, damaged or missing.
     """
-    end = len(data)
-    kind = last = b""
-    position = 8
-    seen: set[bytes] = set()
+    last = b""
     pixels: list[bytes] = []
     palette = transparency = profile = exif = None
     animated = False
     plain = True
-    width = height = depth = color = compression = filtering = interlace = 0
-    while kind != b"IEND":
-        if position + 12 > end:
-            raise _truncated("the file ends before the IEND chunk")
-        length, kind = _head(data, position)
-        body = position + 8
-        stop = body + length
-        if stop + 4 > end:
-            raise _truncated(f"chunk {kind.decode('latin-1')!a} reaches over the end of the file")
-        chunk = data[body:stop]
-        if zlib.crc32(chunk, zlib.crc32(kind)) != _crc(data, stop)[0]:
-            raise _corrupt(
-                f"checksum of chunk {kind.decode('latin-1')!a} at byte {position} is wrong"
-            )
-        position = stop + 4
-        if not seen:
-            if kind != b"IHDR" or length != 13:
+    width = height = depth = color = compression = filtering = interlace = end = 0
+    for kind, body, position in _chunks(data):
+        if not last:
+            if kind != b"IHDR" or len(body) != 13:
                 raise _corrupt("the first chunk is not a valid IHDR")
-            width, height, depth, color, compression, filtering, interlace = _ihdr(chunk)
+            width, height, depth, color, compression, filtering, interlace = _ihdr(body)
         elif kind == b"IDAT":
             # All IDAT chunks must follow each other.
             plain = plain and (not pixels or last == b"IDAT")
-            pixels.append(chunk)
+            pixels.append(body)
         elif kind == b"PLTE":
             plain = plain and palette is None and not pixels and color != GRAY
-            plain = plain and length % 3 == 0 and 0 < length <= 768
-            palette = chunk if palette is None else palette
+            plain = plain and len(body) % 3 == 0 and 0 < len(body) <= 768
+            palette = body if palette is None else palette
         elif kind == b"tRNS":
-            transparency = chunk if transparency is None else transparency
-        elif kind == b"IEND":
-            pass
+            transparency = body if transparency is None else transparency
         elif kind[0] & 0x20:  # ancillary: a decoder may ignore it
-            plain = plain and length < _ODD_CHUNK and kind.isalpha()
+            plain = plain and len(body) < _ODD_CHUNK and kind.isalpha()
             if kind == b"eXIf":
-                exif = chunk if exif is None else exif
+                exif = body if exif is None else exif
             elif kind == b"iCCP":
-                profile = chunk if profile is None else profile
+                profile = body if profile is None else profile
             elif kind == b"fcTL":
                 animated = True
         elif kind == b"IHDR":
             raise _corrupt("more than one IHDR chunk")
-        else:
+        elif kind != b"IEND":
             raise ImageRejectedError(
                 RejectReason.UNSUPPORTED_FORMAT,
                 f"PNG: critical chunk {kind.decode('latin-1')!a} is not part of the standard",
             )
-        seen.add(kind)
         last = kind
+        end = position
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
         raise _corrupt(f"declares {width}×{height} pixels")
     if depth not in _DEPTHS.get(color, ()):
@@ -177,7 +184,7 @@ def parse_png(data: bytes) -> PngHeader:
         orientation=exif_orientation(exif) if exif else 1,
         profile=profile,
         animated=animated,
-        end=position,
+        end=end,
         plain=plain,
     )
 

@@ -8,19 +8,6 @@ The rules, each of them proven in tests/beam_pipeline/test_images*.py:
 - What is stored has the height, width and channels that TensorFlow decodes.
 - Anything wrong with the bytes is an ImageRejectedError, never another exception.
 
-The notes of a PreparedImage are these words, sorted:
-
-    alpha_composited    transparent pixels were put on the background
-    channels_converted  gray ↔ colour, as --channels asked
-    cmyk_converted      CMYK or YCCK became RGB, without a profile
-    depth_reduced       16-bit samples were scaled to 8 bits
-    first_frame         the file holds further pictures; the first one was taken
-    profile_converted   the embedded colour profile was applied
-    reencoded           the stored bytes are not those of the file
-    resized             --resize changed the size
-    rotated             an orientation tag was applied
-    trailing_bytes      bytes follow the end of the image; no decoder needs them
-
 Needs neither Beam nor TensorFlow; safe to call from several threads.
 """
 
@@ -33,10 +20,9 @@ from beam_pipeline.errors import ImageRejectedError
 from beam_pipeline.image_color import apply_profile, needs_conversion
 from beam_pipeline.image_containers import is_lossless
 from beam_pipeline.image_decode import check_size, contain, decode_with_pillow
-from beam_pipeline.image_exif import exif_orientation
 from beam_pipeline.image_jpeg import decode_jpeg, find_end, parse_jpeg
 from beam_pipeline.image_pixels import (
-    composite,
+    composite_key,
     decoding_scale,
     encode_jpeg,
     encode_png,
@@ -60,6 +46,20 @@ from beam_pipeline.image_png import (
 from beam_pipeline.image_sniff import sniff
 from beam_pipeline.options import Encoding, ImageOptions, ResizeMode
 from beam_pipeline.types import PreparedImage, RejectReason
+
+# Every word that the notes of a PreparedImage may hold, and what it says.
+NOTES = {
+    "alpha_composited": "transparent pixels were put on the background",
+    "channels_converted": "gray became colour or colour gray, as --channels asked",
+    "cmyk_converted": "CMYK or YCCK became RGB, without a profile",
+    "depth_reduced": "samples of more than 8 bits were scaled to 8 bits",
+    "first_frame": "the file holds further pictures; the first one was taken",
+    "profile_converted": "the embedded colour profile was applied",
+    "reencoded": "the stored bytes are not those of the file",
+    "resized": "--resize changed the size",
+    "rotated": "an orientation tag was applied",
+    "trailing_bytes": "bytes follow the end of the image; no decoder needs them",
+}
 
 # Sources whose pixels are an approximation already: a PNG of them would be large for nothing.
 _LOSSY = frozenset(("jpeg", "mpo", "webp", "avif", "heic", "jp2"))
@@ -188,7 +188,7 @@ def _prepare_png(data: bytes, options: ImageOptions) -> PreparedImage:
     channels = 1 if header.color == GRAY else 3
     if (
         exact
-        and header.lossless_in_tensorflow
+        and header.same_in_tensorflow
         and header.orientation == 1
         and not profile
         and _keeps(header.width, header.height, channels, Encoding.PNG, options)
@@ -207,51 +207,32 @@ def _prepare_png(data: bytes, options: ImageOptions) -> PreparedImage:
 
 def _decode_png(header: PngHeader, options: ImageOptions, notes: set[str]) -> Image.Image:
     """The picture of a checked PNG, L or RGB, composited on the background."""
-    image, _ = decode_with_pillow("png", minimal_png(header), options)
+    image = decode_with_pillow("png", minimal_png(header), options).image
     if header.depth == 16:
         notes.add("depth_reduced")
-    key = header.transparency
-    if key is None or header.color not in (GRAY, RGB):
+    if header.transparency is None or header.color not in (GRAY, RGB):
         return flatten(image, options, notes)
-    # tRNS names one colour that is transparent, in samples of the file's depth.
-    count = 1 if header.color == GRAY else 3
-    if len(key) < 2 * count:
-        return flatten(image, options, notes)
-    samples = np.frombuffer(key, ">u2", count).astype(int)
-    if header.color == RGB and header.depth == 16:
-        samples >>= 8  # Pillow has kept the high bytes only
-    elif header.depth < 8:
-        samples = samples * 255 // ((1 << header.depth) - 1)
-    pixels = np.asarray(image.convert("L") if image.mode == "1" else image)
-    if header.color == GRAY:
-        hidden = pixels == samples[0]
-    else:
-        hidden = (pixels == samples).all(axis=-1)
-    opaque = flatten(image, options, notes)
-    if not hidden.any():
-        return opaque
-    notes.add("alpha_composited")
-    return composite(
-        opaque, Image.fromarray(np.where(hidden, 0, 255).astype(np.uint8)), options.background
-    )
+    return composite_key(image, header.transparency, header.depth, options, notes)
 
 
 def _prepare_other(source: str, data: bytes, options: ImageOptions) -> PreparedImage:
+    decoded = decode_with_pillow(source, data, options)
+    image = decoded.image
     notes: set[str] = set()
-    image, more = decode_with_pillow(source, data, options)
-    if more:
+    if decoded.more:
         notes.add("first_frame")
-    orientation = exif_orientation(image.info.get("exif") or b"") if source != "tiff" else 1
-    if source == "ppm" and image.mode == "I":
-        image = to_eight_bits(image)  # Pillow has scaled the samples to 0 … 65535
-        notes.add("depth_reduced")
+    if decoded.rotated:
+        notes.add("rotated")
     profile = needs_conversion(image.info.get("icc_profile"), options)
+    if decoded.maximum is not None:
+        notes.add("depth_reduced")
+        image = to_eight_bits(image, decoded.maximum)
     if profile:
         image = contain(source, lambda: apply_profile(image, profile, notes))
     image = contain(source, lambda: flatten(image, options, notes))
-    if orientation != 1:
+    if decoded.orientation != 1:
         notes.add("rotated")
-        image = upright(image, orientation)
+        image = upright(image, decoded.orientation)
     return _finish(image, source, options, notes, lossless=is_lossless(source, data))
 
 
