@@ -221,7 +221,7 @@ def encode_jpeg(image: Image.Image, quality: int) -> bytes:
 
 
 def encode_png(image: Image.Image) -> bytes:
-    """`image` (L or RGB) as an 8-bit PNG without ancillary chunks."""
+    """`image` (L or RGB) as an 8-bit PNG."""
     stream = io.BytesIO()
-    Image.frombytes(image.mode, image.size, image.tobytes()).save(stream, "PNG")
+    image.save(stream, "PNG")
     return stream.getvalue()

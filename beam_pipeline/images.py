@@ -284,6 +284,7 @@ def _finish(
             f"from {encoding.value}; use --resize",
         )
     notes.add("reencoded")
+    image.info = {}  # comments, profiles and keys of the source are no part of what is stored
     if encoding is Encoding.RAW:
         data = image.tobytes()
     elif encoding is Encoding.JPEG:

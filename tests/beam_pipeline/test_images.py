@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.images import prepare_image, prepare_pixels
+from beam_pipeline.images import NOTES, prepare_image, prepare_pixels
 from beam_pipeline.options import ColorProfile, Encoding, ImageOptions, ResizeMode
 from beam_pipeline.types import RejectReason
 from tests.beam_pipeline.image_samples import (
@@ -315,6 +315,33 @@ def test_gamma_is_not_applied() -> None:
     image = prepare_image(data, ImageOptions())
     assert image.data == data
     assert np.array_equal(check_stored(image), picture(seed=1))
+
+
+def test_nothing_of_the_source_but_its_pixels_is_stored_anew() -> None:
+    comment = b"c" * 70_000  # more than fits into a JPEG comment
+    wide = profile(*ADOBE)
+    files = [
+        save(Image.fromarray(picture(seed=1)), "GIF", comment=comment),
+        save(Image.fromarray(picture(seed=1)), "TIFF", icc_profile=wide, dpi=(17, 17)),
+        save(Image.fromarray(picture(seed=1)), "WEBP", icc_profile=wide, exif=b"Exif\0\0secret"),
+    ]
+    for data in files:
+        for encoding in Encoding:
+            image = prepare_image(data, ImageOptions(encoding=encoding, resize=(20, 20)))
+            check_stored(image)
+            for part in (b"cccccccc", b"made for a test", b"secret", b"iCCP", b"tRNS", b"pHYs"):
+                assert part not in image.data
+
+
+def test_notes_are_of_the_documented_words() -> None:
+    seen = set()
+    for data in SEEDS.values():
+        for options in (ImageOptions(), ImageOptions(resize=(9, 9), channels=1)):
+            notes = prepare_image(data, options).notes
+            assert list(notes) == sorted(set(notes))
+            seen |= set(notes)
+    assert seen <= set(NOTES)
+    assert set(NOTES) - seen == {"profile_converted", "trailing_bytes"}
 
 
 def test_formats_limit_what_is_accepted() -> None:
