@@ -365,23 +365,22 @@ def _make_session(custom_endpoint: bool) -> tuple[Any, bool]:
 
     An emulator needs none. Elsewhere, without any, public buckets can be read.
     """
-    import google.auth.credentials
     import google.auth.transport.requests
+    import requests
     import requests.adapters
 
     credentials = None
     if not custom_endpoint or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         credentials = _find_credentials()
-    anonymous = credentials is None
-    session = google.auth.transport.requests.AuthorizedSession(
-        credentials or google.auth.credentials.AnonymousCredentials(), refresh_timeout=30
-    )
+    session: Any = requests.Session()
+    if credentials is not None:
+        session = google.auth.transport.requests.AuthorizedSession(credentials, refresh_timeout=30)
     adapter = requests.adapters.HTTPAdapter(
         pool_connections=4, pool_maxsize=_MAX_CONNECTIONS, max_retries=0
     )
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    return session, anonymous and not custom_endpoint
+    return session, credentials is None and not custom_endpoint
 
 
 def _find_credentials() -> Any:
