@@ -170,6 +170,8 @@ class OutputDirectory:
         self._lock.flush()
 
     def _look_around(self) -> None:
+        if self._created and not storage.is_local(self.uri):
+            return  # object stores have no empty directories that could be listed
         names = {entry.path: entry for entry in storage.list_directory(self.uri)}
         names.pop(LOCK_FILE, None)
         for name in [name for name in names if name.startswith(STAGING_PREFIX)]:
