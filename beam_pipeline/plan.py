@@ -144,6 +144,7 @@ class ConversionPlan:
       splits: by name, sorted.
       inputs: references listed, duplicates and known rejects included.
       duplicates, rejected: references that already have their verdict.
+      occurring: the classes that any input names, in the order of their ids.
       repeated_features: further features that are variable-length lists, sorted.
       warnings: about labels, for the user.
     """
@@ -153,6 +154,7 @@ class ConversionPlan:
     inputs: int
     duplicates: int
     rejected: int
+    occurring: tuple[str, ...] = ()
     repeated_features: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -235,6 +237,7 @@ def make_plan(
         inputs=tally.inputs,
         duplicates=tally.outcomes[Outcome.DUPLICATE.value],
         rejected=tally.outcomes[Outcome.REJECTED.value],
+        occurring=tuple(label for label in labels or () if label in tally.labels),
         repeated_features=tuple(sorted(tally.repeated_features)),
         warnings=warnings,
     )

@@ -61,6 +61,7 @@ def test_an_exact_plan() -> None:
     chosen = options()
     plan = make_plan(tally(listed, chosen), chosen, declared_labels=("unused",))
     assert plan.labels == ("happy", "odd", "sad", "unused")
+    assert plan.occurring == ("happy", "odd", "sad")
     assert list(plan.splits) == ["test", "train"]
     assert plan.splits["train"].records == 3
     assert plan.splits["train"].classes == {"happy": 3, "odd": 0, "sad": 0, "unused": 0}
