@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.checks.shards import metadata_decoder
-from beam_pipeline.checks.wire import WireError, parse_example
+from beam_pipeline.checks.wire import BytesFeatureFinder, WireError, parse_example
 from beam_pipeline.examples import FeatureSpec, Role
 
 
@@ -40,12 +40,19 @@ class MetadataReader:
     """Reads batches of Examples without touching pixels."""
 
     def __init__(self, specs: Sequence[FeatureSpec]):
+        image = next((spec.name for spec in specs if spec.role is Role.IMAGE), None)
+        self._image = None if image is None else BytesFeatureFinder(image)
         self._specs = {spec.name: spec for spec in specs}
-        self._read = [spec for spec in specs if spec.role is not Role.IMAGE]
+        self._columns = [spec for spec in specs if spec.role is not Role.IMAGE]
         self._decoder = metadata_decoder(specs)
 
+    def slim(self, record: bytes) -> bytes:
+        """The Example without its image: the decoder copies also what it leaves out."""
+        bounds = None if self._image is None else self._image.find(record)
+        return record if bounds is None else self._image.without(record, bounds[1])  # type: ignore[union-attr]
+
     def read(self, records: list[bytes]) -> Columns:
-        """The columns of `records`, and what does not fit."""
+        """The columns of Examples, slim or not, and what does not fit; give it thousands."""
         rows = np.arange(len(records))
         misfits: list[Misfit] = []
         try:
@@ -63,7 +70,7 @@ class MetadataReader:
                 return Columns(rows, {}, misfits)
             batch = self._decoder.DecodeBatch([records[row] for row in good])
         single = np.ones(len(rows), bool)
-        for spec in self._read:
+        for spec in self._columns:
             if not spec.repeated:
                 column = batch.column(batch.schema.get_field_index(spec.name))
                 lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
@@ -74,7 +81,7 @@ class MetadataReader:
             batch = batch.filter(pa.array(single))
             rows = rows[single]
         values = {}
-        for spec in self._read:
+        for spec in self._columns:
             if not spec.repeated:
                 column = batch.column(batch.schema.get_field_index(spec.name))
                 values[spec.name] = column.flatten()

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import google_crc32c
 import numpy as np
 
-from beam_pipeline.index import TFRECORD_FRAMING
+from beam_pipeline.tfrecord_format import FRAMING_BYTES
 
 GZIP_MAGIC = b"\x1f\x8b"
 _HEADER = 12  # bytes: length and its CRC
-_WINDOW = 2 << 20  # 2 MiB at a time: stays in the processor's cache between the checks
+# Bytes at a time: enough that the cost of a step does not show, few enough that buffers come
+# back from the allocator's free lists; from 1 MiB on every page is faulted in anew.
+_WINDOW = 512 << 10
 _LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
 
 
 class Damage(NamedTuple):
@@ -190,9 +191,9 @@ class _Scanner:
         starts, lengths = [], []
         position = 0
         unpack = _LENGTH.unpack_from
-        while position + TFRECORD_FRAMING <= size:
+        while position + FRAMING_BYTES <= size:
             (length,) = unpack(buffer, position)
-            end = position + TFRECORD_FRAMING + length
+            end = position + FRAMING_BYTES + length
             if end > size:
                 break
             starts.append(position)
@@ -215,17 +216,15 @@ class _Scanner:
             ends = np.array(starts) + _HEADER + np.array(lengths)
             wrong = np.flatnonzero(found != _read_u32(buffer, ends))
             for i in reversed(wrong.tolist()):
-                detail = (
-                    f"the checksum of its data ({lengths[i]:,} bytes) is wrong: bytes changed"
-                )
+                detail = f"the checksum of its data ({lengths[i]:,} bytes) is wrong: bytes changed"
                 damage.insert(0, Damage("data_crc", numbers[i], offsets[i], detail, records[i]))
                 del records[i], numbers[i], offsets[i]
         return Window(records, numbers, offsets, damage)
 
     def _extend(self, damage: list[Damage]) -> None:
         """Deals with a record that the buffer does not hold whole."""
-        if len(self._buffer) < TFRECORD_FRAMING:
-            self._fill(TFRECORD_FRAMING)
+        if len(self._buffer) < FRAMING_BYTES:
+            self._fill(FRAMING_BYTES)
         if not self._buffer:
             return
         if len(self._buffer) < _HEADER:
@@ -235,8 +234,8 @@ class _Scanner:
             damage.append(self._skip_damaged())
             return
         (length,) = _LENGTH.unpack_from(self._buffer)
-        self._fill(length + TFRECORD_FRAMING)
-        if len(self._buffer) < length + TFRECORD_FRAMING:
+        self._fill(length + FRAMING_BYTES)
+        if len(self._buffer) < length + FRAMING_BYTES:
             left = len(self._buffer) - _HEADER
             self._cut(damage, f"{left:,} bytes into a record of {length:,}")
 
@@ -287,17 +286,6 @@ def _masked(crc: np.ndarray) -> np.ndarray:
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
 
 
-def masked_crc(data: bytes) -> int:
-    """The masked CRC32C of `data`."""
-    return int(_masked(np.array([google_crc32c.value(data)], np.uint32))[0])
-
-
-def frame(data: bytes) -> bytes:
-    """`data` as a TFRecord."""
-    length = _LENGTH.pack(len(data))
-    return length + _CRC.pack(masked_crc(length)) + data + _CRC.pack(masked_crc(data))
-
-
 @functools.cache
 def _length_tables() -> tuple[int, np.ndarray]:
     """CRC32C of eight zero bytes, and what each byte value at each place adds: uint32 [8, 256].
@@ -317,7 +305,9 @@ def _length_tables() -> tuple[int, np.ndarray]:
 def _read_u32(buffer: bytes, positions: np.ndarray) -> np.ndarray:
     """Little-endian uint32s at `positions` of `buffer`."""
     data = np.frombuffer(buffer, np.uint8)
-    parts = [data[positions + place].astype(np.uint32) << np.uint32(8 * place) for place in range(4)]
+    parts = [
+        data[positions + place].astype(np.uint32) << np.uint32(8 * place) for place in range(4)
+    ]
     return parts[0] | parts[1] | parts[2] | parts[3]
 
 

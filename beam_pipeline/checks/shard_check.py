@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,10 @@ from beam_pipeline.checks.shards import ShardTask, open_shard
 from beam_pipeline.checks.wire import BytesFeatureFinder, WireError, parse_example
 from beam_pipeline.errors import ImagebeamError
 from beam_pipeline.examples import FeatureSpec, Role
+from beam_pipeline.tfrecord_format import FRAMING_BYTES
 
-# (stored bytes, format) of several images → (height, width, channels) each, or why not.
-ImageDecoder = Callable[[Sequence[tuple[bytes, str]]], Sequence[tuple[int, int, int] | str]]
+# Several images → (height, width, channels) of each, or what is wrong with it.
+ImageDecoder = Callable[[Sequence[bytes]], Sequence[tuple[int, int, int] | str]]
 
 # Index column → the role of the feature that holds the same.
 _INDEXED = {
@@ -32,6 +33,9 @@ _INDEXED = {
     "channels": Role.CHANNELS,
     "format": Role.FORMAT,
 }
+# Records whose metadata is decoded at once.
+_BATCH_RECORDS = 2048
+_BATCH_BYTES = 4 << 20  # 4 MiB, without images
 _DAMAGE_KINDS = {
     "length_crc": FaultKind.LENGTH_CRC,
     "data_crc": FaultKind.DATA_CRC,
@@ -49,6 +53,7 @@ class ShardCheck:
       compression: "none", "gzip", or None where either is right.
       shards_by_sha256: checksum → file, of all shards of the dataset.
       keep: faults of each kind and shard that are told in full; all are counted.
+      raw: images are raw pixels.
       decoder: decodes images, or None.
     """
 
@@ -57,6 +62,7 @@ class ShardCheck:
     compression: str | None
     shards_by_sha256: Mapping[str, str]
     keep: int
+    raw: bool = False
     decoder: ImageDecoder | None = None
 
     def feature(self, role: Role) -> str | None:
@@ -71,7 +77,7 @@ class ShardReport:
     Attributes:
       task: the shard.
       records: intact ones.
-      bytes: of the file.
+      file_bytes: of the file.
       image_bytes: of the stored images.
       decoded: images that were decoded.
       classes: label id → records.
@@ -82,7 +88,7 @@ class ShardReport:
 
     task: ShardTask
     records: int = 0
-    bytes: int = 0
+    file_bytes: int = 0
     image_bytes: int = 0
     decoded: int = 0
     classes: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -104,6 +110,18 @@ def check_shard(task: ShardTask, check: ShardCheck, index: pa.Table | None) -> S
     return _ShardChecker(task, check, index).run()
 
 
+class _Pending(NamedTuple):
+    """Intact records whose metadata is not decoded yet; one entry each in every list."""
+
+    slim: list[bytes]  # the Example without its image
+    numbers: list[int]
+    offsets: list[int]
+    lengths: list[int]  # with framing
+    digests: list[bytes]  # SHA-256 (hex) of the image
+    image_bytes: list[int]
+    decoded: list[tuple[int, int, int] | str | None]  # size, or what is wrong
+
+
 class _ShardChecker:
     def __init__(self, task: ShardTask, check: ShardCheck, index: pa.Table | None):
         self._task = task
@@ -114,6 +132,8 @@ class _ShardChecker:
         image = check.feature(Role.IMAGE)
         self._image = image
         self._finder = None if image is None else BytesFeatureFinder(image)
+        self._pending = _Pending([], [], [], [], [], [], [])
+        self._pending_bytes = 0
         self._numbers: list[np.ndarray] = []
         self._offsets: list[np.ndarray] = []
         self._lengths: list[np.ndarray] = []
@@ -127,15 +147,16 @@ class _ShardChecker:
             with open_shard(task, digest) as (raw, stream, compressed):
                 for window in framing.scan(stream):
                     self._check_window(window)
+                self._check_pending()
                 if compressed and stream.error is not None:
                     number = report.records + len(self._damaged)
                     self._fault(FaultKind.GZIP_DAMAGED, f"{stream.error}", number)
                 raw.drain()
-                report.bytes = raw.bytes
+                report.file_bytes = raw.bytes
         except (OSError, ImagebeamError) as error:
             self._fault(FaultKind.UNREADABLE, f"it cannot be read: {error}")
             return report
-        if report.bytes == 0:
+        if report.file_bytes == 0:
             self._fault(FaultKind.SHARD_EMPTY, self._expected_text("it has zero bytes"))
             return report
         self._check_compression(compressed)
@@ -161,143 +182,152 @@ class _ShardChecker:
             self._fault(
                 _DAMAGE_KINDS[damage.kind], damage.detail, damage.record, damage.offset, key
             )
-        records = window.records
-        if not records:
+        if not window.records:
             return
-        self._report.records += len(records)
-        columns = self._reader.read(records)
-        for misfit in columns.misfits:
-            offset = window.offsets[misfit.row]
-            self._damaged.add(offset)
-            self._fault(
-                FaultKind(misfit.kind),
-                misfit.detail,
-                window.numbers[misfit.row],
-                offset,
-                self._key_of(records[misfit.row]) or self._indexed_key(offset),
-            )
-        rows = columns.rows
-        if columns.misfits:
-            records = [records[row] for row in rows.tolist()]
-        self._numbers.append(np.array(window.numbers, np.int64)[rows])
-        self._offsets.append(np.array(window.offsets, np.int64)[rows])
-        lengths = np.fromiter(map(len, records), np.int64, len(records))
-        self._lengths.append(lengths + framing.TFRECORD_FRAMING)
-        self._values.append(columns.values)
-        if records and self._finder is not None:
-            self._check_images(records, columns)
+        self._report.records += len(window.records)
+        pending, image = self._pending, None
+        hashed = self._check.feature(Role.SHA256) is not None
+        images = []
+        for record, number, offset in zip(
+            window.records, window.numbers, window.offsets, strict=True
+        ):
+            digest, slim = b"", record
+            if self._finder is not None:
+                bounds = self._finder.find(record)
+                image = memoryview(record)[slice(*bounds)] if bounds else None
+                if image is not None:
+                    slim = self._finder.without(record, bounds[1])  # type: ignore[index]
+                    if hashed:
+                        digest = hashlib.sha256(image).hexdigest().encode()
+                if image is None or (hashed and digest not in slim):
+                    # The name of the feature may stand in other data: look exactly.
+                    image, digest = self._exact_image(record, number, offset)
+                    slim = record
+            pending.slim.append(slim)
+            pending.numbers.append(number)
+            pending.offsets.append(offset)
+            pending.lengths.append(len(record) + FRAMING_BYTES)
+            pending.digests.append(digest)
+            pending.image_bytes.append(0 if image is None else len(image))
+            images.append(image)
+            self._pending_bytes += len(slim)
+        pending.decoded.extend(self._decode(images))
+        if len(pending.slim) >= _BATCH_RECORDS or self._pending_bytes >= _BATCH_BYTES:
+            self._check_pending()
 
-    def _check_images(self, records: list[bytes], columns: Columns) -> None:
-        assert self._finder is not None
-        sha256, find = hashlib.sha256, self._finder.find
-        name = self._check.feature(Role.SHA256)
-        stored = columns.values[name].to_pylist() if name else [None] * len(records)
-        images: list[tuple[bytes, int, int]] = []
-        total = 0
-        hashed = name is not None
-        wrong: list[int] = []
-        for i, record in enumerate(records):
-            bounds = find(record)
-            if bounds is None:
-                wrong.append(i)
-                bounds = (0, 0)
-            start, end = bounds
-            if hashed and sha256(memoryview(record)[start:end]).hexdigest().encode() != stored[i]:
-                wrong.append(i)
-            images.append((record, start, end))
-            total += end - start
-        for i in sorted(set(wrong)):
-            # The name of the feature may stand in other data: look exactly.
-            data, fault = self._exact_image(records[i], stored[i])
-            total += (0 if data is None else len(data)) - (images[i][2] - images[i][1])
-            images[i] = (data or b"", 0, len(data or b""))
-            if fault:
-                self._record_fault(*fault, row=i)
-        self._report.image_bytes += total
-        self._check_sizes(images, columns)
+    def _decode(self, images: list[Any]) -> list[tuple[int, int, int] | str | None]:
+        """The size that each image decodes to; None for raw pixels or where nobody asked."""
+        result: list[tuple[int, int, int] | str | None] = [None] * len(images)
+        if self._check.decoder is None or self._check.raw:
+            return result
+        wanted = [i for i, image in enumerate(images) if image is not None]
+        found = self._check.decoder([bytes(images[i]) for i in wanted])
+        self._report.decoded += len(wanted)
+        for i, size in zip(wanted, found, strict=True):
+            result[i] = size
+        return result
 
     def _exact_image(
-        self, record: bytes, stored: bytes | None
-    ) -> tuple[bytes | None, tuple[FaultKind, str] | None]:
+        self, record: bytes, number: int, offset: int
+    ) -> tuple[memoryview | None, bytes]:
+        """The image and its checksum, found by parsing the whole Example."""
         assert self._image is not None
         try:
-            feature = parse_example(record).get(self._image)
-        except WireError as error:
-            return None, (FaultKind.NOT_AN_EXAMPLE, f"not a tf.train.Example: {error}")
-        if feature is None or feature.kind != "bytes" or len(feature.values) != 1:
-            found = "it is missing"
-            if feature is not None and feature.kind:
-                found = f"found {len(feature.values)} of {feature.kind}"
-            return None, (
-                FaultKind.FEATURE_WRONG,
-                f"feature {self._image!r}: expected one bytes value, {found}",
+            features = parse_example(record)
+        except WireError:
+            return None, b""  # told when its metadata is read
+        feature = features.get(self._image)
+        if feature is not None and feature.kind == "bytes" and len(feature.values) == 1:
+            data = feature.values[0]
+            return memoryview(data), hashlib.sha256(data).hexdigest().encode()
+        found = "it is missing"
+        if feature is not None and feature.kind:
+            found = f"found {len(feature.values)} of {feature.kind}"
+        detail = f"feature {self._image!r}: expected one bytes value, {found}"
+        self._fault(FaultKind.FEATURE_WRONG, detail, number, offset, self._key_of(record))
+        return None, b""
+
+    def _check_pending(self) -> None:
+        """Decodes the metadata of the records that wait, and checks them one by one."""
+        pending = self._pending
+        if not pending.slim:
+            return
+        self._pending, self._pending_bytes = _Pending([], [], [], [], [], [], []), 0
+        columns = self._reader.read(pending.slim)
+        for misfit in columns.misfits:
+            offset = pending.offsets[misfit.row]
+            self._damaged.add(offset)
+            key = self._key_of(pending.slim[misfit.row]) or self._indexed_key(offset)
+            self._fault(
+                FaultKind(misfit.kind), misfit.detail, pending.numbers[misfit.row], offset, key
             )
-        data = feature.values[0]
-        found = hashlib.sha256(data).hexdigest()
-        if stored is not None and found.encode() != stored:
-            return data, (
-                FaultKind.SHA256_WRONG,
-                f"the stored image ({len(data):,} bytes) has SHA-256 {found[:16]}…, its record "
-                f"says {stored.decode('utf-8', 'replace')[:16]}…",
-            )
-        return data, None
+        rows = columns.rows
+        self._report.image_bytes += sum(pending.image_bytes)
+        self._numbers.append(np.array(pending.numbers, np.int64)[rows])
+        self._offsets.append(np.array(pending.offsets, np.int64)[rows])
+        self._lengths.append(np.array(pending.lengths, np.int64)[rows])
+        self._values.append(columns.values)
+        if self._image is not None:
+            self._check_digests(pending, columns)
+            self._check_sizes(pending, columns)
+
+    def _check_digests(self, pending: _Pending, columns: Columns) -> None:
+        name = self._check.feature(Role.SHA256)
+        if name is None:
+            return
+        rows = columns.rows.tolist()
+        found = [pending.digests[row] for row in rows]
+        stored = columns.values[name].to_pylist() if rows else []
+        if found == stored:
+            return
+        for i, (a, b) in enumerate(zip(found, stored, strict=True)):
+            if a and a != b:
+                detail = (
+                    f"the stored image ({pending.image_bytes[rows[i]]:,} bytes) has SHA-256 "
+                    f"{a.decode()[:16]}…, its record says {b.decode('utf-8', 'replace')[:16]}…"
+                )
+                self._record_fault(FaultKind.SHA256_WRONG, detail, row=i)
+
+    def _check_sizes(self, pending: _Pending, columns: Columns) -> None:
+        """Raw pixels must fill their shape; decoded images must have the size that is stored."""
+        height, width, channels = map(self._check.feature, (Role.HEIGHT, Role.WIDTH, Role.CHANNELS))
+        values, rows = columns.values, columns.rows
+        if height not in values or width not in values:
+            said: list[tuple[int, int, int | None]] | None = None
+        else:
+            sizes = [values[name].to_pylist() for name in (height, width)]
+            depth = values[channels].to_pylist() if channels in values else [None] * len(rows)
+            said = list(zip(*sizes, depth, strict=True))
+        if self._check.raw and said is not None:
+            stored = np.array(pending.image_bytes, np.int64)[rows]
+            shapes = np.array([(h, w, c or 1) for h, w, c in said], np.int64).reshape(-1, 3)
+            for i in np.flatnonzero(shapes.prod(axis=1) != stored).tolist():
+                detail = "{:,} bytes of raw pixels, expected {} x {} x {}".format(
+                    int(stored[i]), *said[i]
+                )
+                self._record_fault(FaultKind.IMAGE_WRONG, detail, row=i)
+        for i, row in enumerate(rows.tolist()):
+            found = pending.decoded[row]
+            if found is None:
+                continue
+            if isinstance(found, str):
+                self._record_fault(FaultKind.IMAGE_WRONG, found, row=i)
+            elif said is not None and (
+                found[:2] != said[i][:2] or said[i][2] not in (None, found[2])
+            ):
+                detail = "it decodes to {} x {} x {}, its record says {} x {} x {}".format(
+                    *found, *said[i]
+                )
+                self._record_fault(FaultKind.IMAGE_WRONG, detail, row=i)
 
     def _record_fault(self, kind: FaultKind, detail: str, row: int) -> None:
-        """A fault of a record of the last window that was added, by its place there."""
+        """A fault of a record of the last batch that was added, by its place there."""
         offset = int(self._offsets[-1][row])
         name = self._check.feature(Role.KEY)
         key = None
         if name is not None:
             key = self._values[-1][name][row].as_py().decode("utf-8", "replace")
         self._fault(kind, detail, int(self._numbers[-1][row]), offset, key)
-
-    def _check_sizes(self, images: list[tuple[bytes, int, int]], columns: Columns) -> None:
-        """Raw pixels must fill their shape; other images are decoded when that is asked for."""
-        values = columns.values
-        names = [
-            self._check.feature(role)
-            for role in (Role.HEIGHT, Role.WIDTH, Role.CHANNELS, Role.FORMAT)
-        ]
-        if any(name is None for name in names[:2]):
-            said = [None] * len(images)
-        else:
-            channels = values[names[2]].to_pylist() if names[2] else [None] * len(images)
-            said = list(
-                zip(values[names[0]].to_pylist(), values[names[1]].to_pylist(), channels, strict=True)
-            )
-        formats = values[names[3]].to_pylist() if names[3] else [b""] * len(images)
-        decode: list[int] = []
-        for i, ((_, start, end), format_) in enumerate(zip(images, formats, strict=True)):
-            if format_ != b"raw":
-                decode.append(i)
-            elif said[i] is not None:
-                height, width, channel = said[i]
-                if end - start != height * width * (channel or 1):
-                    self._record_fault(
-                        FaultKind.IMAGE_WRONG,
-                        f"{end - start:,} bytes of raw pixels, expected "
-                        f"{height} x {width} x {channel}",
-                        row=i,
-                    )
-        if self._check.decoder is None or not decode:
-            return
-        found = self._check.decoder(
-            [(images[i][0][images[i][1] : images[i][2]], formats[i].decode()) for i in decode]
-        )
-        self._report.decoded += len(decode)
-        for i, result in zip(decode, found, strict=True):
-            if isinstance(result, str):
-                self._record_fault(FaultKind.IMAGE_WRONG, result, row=i)
-            elif said[i] is not None and (
-                result[:2] != said[i][:2] or said[i][2] not in (None, result[2])
-            ):
-                self._record_fault(
-                    FaultKind.IMAGE_WRONG,
-                    "it decodes to {} x {} x {}, its record says {} x {} x {}".format(
-                        *result, *said[i]
-                    ),
-                    row=i,
-                )
 
     def _key_of(self, record: bytes | None) -> str | None:
         """The key inside a record that may be damaged."""
@@ -367,10 +397,10 @@ class _ShardChecker:
                     "records)",
                 )
             return
-        if report.bytes != task.expected.bytes:
+        if report.file_bytes != task.expected.bytes:
             self._fault(
                 FaultKind.SHARD_SIZE,
-                f"it has {report.bytes:,} bytes, expected {task.expected.bytes:,}",
+                f"it has {report.file_bytes:,} bytes, expected {task.expected.bytes:,}",
             )
         if report.records != task.expected.records:
             self._fault(

@@ -20,9 +20,7 @@ from beam_pipeline.errors import DatasetError, InputError
 from beam_pipeline.examples import FEATURE_NAMES, FeatureSpec, Role
 
 # Any "…-00003-of-00010", with or without an ending, as most tools name shards.
-_NUMBERED = re.compile(
-    r"(?P<stem>.+?)[-_.](?P<index>\d{3,})-of-(?P<count>\d{3,})(?P<suffix>\D.*)?"
-)
+_NUMBERED = re.compile(r"(?P<stem>.+?)[-_.](?P<index>\d{3,})-of-(?P<count>\d{3,})(?P<suffix>\D.*)?")
 _SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -211,7 +209,7 @@ def guess_specs(record: bytes) -> tuple[FeatureSpec, ...]:
     TensorFlow's slim and Model Garden); a feature with another name is kept as it is.
     """
     features = parse_example(record)
-    names = {}
+    names: dict[str, Role] = {}
     for known in FEATURE_NAMES.values():
         for role, name in known.items():
             names.setdefault(name, role)
@@ -230,15 +228,17 @@ def guess_specs(record: bytes) -> tuple[FeatureSpec, ...]:
     return tuple(specs)
 
 
-def _largest_is_image(
-    specs: list[FeatureSpec], features: dict[str, Feature]
-) -> list[FeatureSpec]:
+def _largest_is_image(specs: list[FeatureSpec], features: dict[str, Feature]) -> list[FeatureSpec]:
     """Takes a bytes feature that starts like an image file for the image."""
     starts = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM")
     for i, spec in enumerate(specs):
         values = features[spec.name].values
         if spec.type == "bytes" and len(values) == 1 and values[0].startswith(starts):
-            return [*specs[:i], dataclasses.replace(spec, role=Role.IMAGE, repeated=False), *specs[i + 1 :]]
+            return [
+                *specs[:i],
+                dataclasses.replace(spec, role=Role.IMAGE, repeated=False),
+                *specs[i + 1 :],
+            ]
     return specs
 
 

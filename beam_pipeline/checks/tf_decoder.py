@@ -20,27 +20,24 @@ class TensorFlowDecoder:
     def __getstate__(self) -> dict[str, Any]:
         return {"_pool": None}
 
-    def __call__(self, images: Sequence[tuple[bytes, str]]) -> list[tuple[int, int, int] | str]:
-        """(height, width, channels) of each (bytes, stored format), or what is wrong with it."""
+    def __call__(self, images: Sequence[bytes]) -> list[tuple[int, int, int] | str]:
+        """(height, width, channels) of each image, or what is wrong with it."""
         if self._pool is None:
             # TensorFlow's decoders free the interpreter lock.
             self._pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="decode")
         return list(self._pool.map(_decode, images))
 
 
-def _decode(image: tuple[bytes, str]) -> tuple[int, int, int] | str:
+def _decode(data: bytes) -> tuple[int, int, int] | str:
     import tensorflow as tf
 
-    data, format_ = image
     # Only what TensorFlow decodes safely: an animated WebP ends the whole process.
     if data.startswith(_JPEG):
-        decode, found = tf.io.decode_jpeg, "jpeg"
+        decode = tf.io.decode_jpeg
     elif data.startswith(_PNG):
-        decode, found = tf.io.decode_png, "png"
+        decode = tf.io.decode_png
     else:
         return f"its bytes ({data[:8]!r} …) are neither JPEG nor PNG"
-    if format_ not in ("", found) and not (format_.lower() == "jpg" and found == "jpeg"):
-        return f"its bytes are {found}, its record says {format_!r}"
     try:
         with tf.device("/cpu:0"):
             height, width, channels = decode(data).shape

@@ -1,8 +1,8 @@
 """The verify pipeline: every shard is read whole, then what only all of them together can tell.
 
-    shards ──────────────► (split, number) ─┐
-    index files ─► rows ─► (split, number) ─┴► check each shard ─► counts and faults ─► report
-                                                     └─► keys and image checksums ─► repeated ones
+shards ──────────────► (split, number) ─┐
+index files ─► rows ─► (split, number) ─┴► check each shard ─► counts and faults ─► report
+                                                 └─► keys and image checksums ─► repeated ones
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ _INDEX_COLUMNS = [
     "group", "height", "width", "channels", "format",
 ]  # fmt: skip
 _KEYS_PER_BUCKET = 200_000
-_LEAKS_SHOWN = 5
 
 
 @dataclasses.dataclass
@@ -48,7 +47,8 @@ class Tally:
       classes: (split, label id) → records.
       split_records: split → records.
       outcomes: rows of the index by outcome.
-      leaks: (split, split) → images whose bytes stand in both, and examples of their keys.
+      leaks: "split and split" → images whose bytes stand in both.
+      leak_examples: for each of these, two keys.
       repeats: images whose bytes stand more than once in one split.
       groups: groups that stand in several splits.
       faults: what is wrong.
@@ -63,7 +63,7 @@ class Tally:
     split_records: Counter[str] = dataclasses.field(default_factory=Counter)
     outcomes: Counter[str] = dataclasses.field(default_factory=Counter)
     leaks: Counter[str] = dataclasses.field(default_factory=Counter)
-    leak_examples: list[str] = dataclasses.field(default_factory=list)
+    leak_examples: dict[str, str] = dataclasses.field(default_factory=dict)
     repeats: int = 0
     groups: int = 0
     faults: FaultList = dataclasses.field(default_factory=lambda: FaultList(100))
@@ -74,7 +74,8 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("classes", "split_records", "outcomes", "leaks"):
             getattr(self, name).update(getattr(other, name))
-        self.leak_examples = sorted(self.leak_examples + other.leak_examples)[:_LEAKS_SHOWN]
+        for pair, example in other.leak_examples.items():
+            self.leak_examples[pair] = min(example, self.leak_examples.get(pair, example))
         self.faults.merge(other.faults)
 
 
@@ -108,17 +109,12 @@ class Verification:
         """What is allowed, but worth knowing."""
         tally, lines = self.tally, []
         for pair, count in sorted(tally.leaks.items()):
-            examples = ""
-            if tally.leak_examples:
-                examples = f" (for example {tally.leak_examples[0]})"
             lines.append(
-                f"{count:,} images stand in {pair} with the same bytes under different keys: "
-                f"an evaluation on them is too good{examples}"
+                f"{count:,} images stand in {pair} with the same bytes under different keys "
+                f"(such as {tally.leak_examples[pair]}): scores on them are too good"
             )
         if tally.repeats:
-            lines.append(
-                f"{tally.repeats:,} images repeat the bytes of another one of their split"
-            )
+            lines.append(f"{tally.repeats:,} images repeat the bytes of another one of their split")
         if tally.groups:
             lines.append(f"{tally.groups:,} groups stand in more than one split")
         return lines
@@ -160,9 +156,7 @@ class Verification:
         else:
             kinds = _sum_by_kind(tally.faults.counts)
             counted = ", ".join(f"{n:,} {kind}" for kind, n in kinds.most_common())
-            lines.append(
-                f"FAILED: {self.what}: {tally.faults.total:,} faults ({counted}); {seen}"
-            )
+            lines.append(f"FAILED: {self.what}: {tally.faults.total:,} faults ({counted}); {seen}")
         return "\n".join(lines)
 
 
@@ -222,6 +216,7 @@ def verify(
             for shard in split.shards
         },
         keep=keep,
+        raw=info is not None and info.encoding == "raw",
         decoder=TensorFlowDecoder() if decode else None,
     )
     started = time.perf_counter()
@@ -346,12 +341,16 @@ class _ReadIndexDoFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput("tally", tally)
         written = table.filter(pc.equal(table["outcome"], "written")).combine_chunks()
         places = written.group_by(["split", "shard"]).aggregate([])
-        for split, shard in zip(places["split"].to_pylist(), places["shard"].to_pylist(), strict=True):
+        for split, shard in zip(
+            places["split"].to_pylist(), places["shard"].to_pylist(), strict=True
+        ):
             of_shard = pc.and_(pc.equal(written["split"], split), pc.equal(written["shard"], shard))
             yield ((split, shard, False), written.filter(of_shard))
         grouped = written.filter(pc.is_valid(written["group"])).select(["group", "split"])
         splits: dict[str, set[str]] = defaultdict(set)
-        for group, split in zip(*(grouped[name].to_pylist() for name in ("group", "split")), strict=True):
+        for group, split in zip(
+            *(grouped[name].to_pylist() for name in ("group", "split")), strict=True
+        ):
             splits[group].add(split)
         for group, names in splits.items():
             yield beam.pvalue.TaggedOutput("groups", (group, frozenset(names)))
@@ -370,7 +369,7 @@ class _CheckShardDoFn(beam.DoFn):
         storage.configure(self._config)
 
     def process(self, element: tuple[Any, dict[str, Iterable[Any]]]) -> Iterator[Any]:
-        (split, number, _), grouped = element
+        _, grouped = element
         tables = list(grouped["rows"])
         rows = pa.concat_tables(tables) if tables else None
         tasks = list(grouped["task"])
@@ -392,7 +391,7 @@ class _CheckShardDoFn(beam.DoFn):
         mine = task.expected is not None or not self._check.shards_by_sha256
         return Tally(
             records=report.records if mine else 0,
-            bytes=report.bytes,
+            bytes=report.file_bytes,
             image_bytes=report.image_bytes,
             decoded=report.decoded,
             shards=1,
@@ -436,10 +435,10 @@ def _find_repeated(element: tuple[tuple[str, int], Iterable[Any]], keep: int) ->
             elif known[1] == split:
                 tally.repeats += 1
             else:
-                tally.leaks[" and ".join(sorted((known[1], split)))] += 1
-                pair = f"{known[3].decode('utf-8', 'replace')} and {key.decode('utf-8', 'replace')}"
-                if len(tally.leak_examples) < _LEAKS_SHOWN:
-                    tally.leak_examples.append(pair)
+                pair = " and ".join(sorted((known[1], split)))
+                tally.leaks[pair] += 1
+                twins = [name.decode("utf-8", "replace") for name in (known[3], key)]
+                tally.leak_examples.setdefault(pair, " and ".join(twins))
     return tally
 
 

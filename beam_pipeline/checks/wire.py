@@ -113,9 +113,7 @@ def _message(payload: int | memoryview, what: str) -> memoryview:
     return payload
 
 
-def read_varint(
-    data: bytes | memoryview, position: int, what: str = "message"
-) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, position: int, what: str = "message") -> tuple[int, int]:
     """The varint at `position`, and where it ends."""
     result = shift = 0
     while True:
@@ -172,11 +170,40 @@ class BytesFeatureFinder:
         end = position + length
         return (position, end) if end <= size else None
 
+    def without(self, record: bytes, end: int) -> bytes:
+        """The Example without this feature, whose value ends at `end`: far less to parse.
+
+        Messages of one field merge, so what stands before and behind the feature becomes
+        two messages. Gives `record` itself where it is not laid out as expected.
+        """
+        name = record.find(self._needle)
+        entry = b"\x0a" + _varint(end - name)
+        start = name - len(entry)
+        size = len(record)
+        outer = b"\x0a" + _varint(size)
+        inner = size - len(outer)
+        outer = b"\x0a" + _varint(inner)
+        if len(outer) + inner != size:  # the length of the length depends on it
+            outer = b"\x0a" + _varint(inner + 1)
+        if start < len(outer) or record[start:name] != entry or not record.startswith(outer):
+            return record
+        before, behind = record[len(outer) : start], record[end:]
+        return b"".join(
+            (b"\x0a", _varint(len(before)), before, b"\x0a", _varint(len(behind)), behind)
+        )
+
 
 def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return _ONE_BYTE[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+_ONE_BYTE = [bytes([number]) for number in range(0x80)]
