@@ -9,9 +9,9 @@ from PIL import Image
 from beam_pipeline.options import ColorProfile, ImageOptions
 
 
-def needs_conversion(profile: bytes | None, options: ImageOptions) -> bytes | None:
+def needs_conversion(profile: object, options: ImageOptions) -> bytes | None:
     """`profile` where it has to be applied: asked for, and not sRGB itself."""
-    if not profile or options.color_profile is not ColorProfile.SRGB:
+    if not isinstance(profile, bytes) or options.color_profile is not ColorProfile.SRGB:
         return None
     # The description tag names the profile, in ASCII or UTF-16.
     head = profile.replace(b"\0", b"")

@@ -45,7 +45,7 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(_TRANSPOSE[orientation]) if orientation != 1 else image
 
 
-def to_eight_bits(image: Image.Image, maximum: int = 65_535) -> Image.Image:
+def to_eight_bits(image: Image.Image, maximum: int) -> Image.Image:
     """A 16-bit gray image as mode L: 0 … maximum becomes 0 … 255, rounded."""
     samples = np.asarray(image).astype(np.uint32)
     scaled = (np.minimum(samples, maximum) * 255 + maximum // 2) // maximum
@@ -66,22 +66,20 @@ def composite(
     return canvas
 
 
-def composite_key(
-    image: Image.Image, key: bytes, depth: int, options: ImageOptions, notes: set[str]
-) -> Image.Image:
-    """A gray or RGB PNG in which one colour is transparent, on the background.
+def key_alpha(image: Image.Image, key: bytes, depth: int) -> Image.Image | None:
+    """The alpha channel (L) of a gray or RGB PNG in which one colour is transparent.
 
     Args:
       image: as Pillow decodes it without that colour.
       key: content of the tRNS chunk, big-endian 16-bit samples of `depth` bits.
       depth: bits a sample of the file.
-      options: the background.
-      notes: what was done is added here.
+
+    Returns:
+      None where no pixel has the colour.
     """
     count = 3 if image.mode == "RGB" else 1
-    opaque = flatten(image, options, notes)
     if len(key) < 2 * count:
-        return opaque
+        return None
     samples = np.frombuffer(key, ">u2", count).astype(int)
     if count == 3 and depth == 16:
         samples >>= 8  # Pillow keeps the high bytes of colours only
@@ -89,15 +87,11 @@ def composite_key(
         samples = samples * 255 // ((1 << depth) - 1)
     pixels = np.asarray(image.convert("L") if image.mode == "1" else image)
     hidden = (pixels.reshape(image.height, image.width, count) == samples).all(axis=-1)
-    if not hidden.any():
-        return opaque
-    notes.add("alpha_composited")
-    alpha = Image.fromarray(np.where(hidden, 0, 255).astype(np.uint8))
-    return composite(opaque, alpha, options.background)
+    return Image.fromarray(np.where(hidden, 0, 255).astype(np.uint8)) if hidden.any() else None
 
 
 def flatten(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image.Image:
-    """Any Pillow mode → L or RGB, with transparency composited on the background.
+    """Any Pillow mode of 8 bits → L or RGB, with transparency composited on the background.
 
     Args:
       image: a loaded image.
@@ -117,9 +111,6 @@ def flatten(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image
             f"the samples are {kind}; 8 or 16 bits are expected, as the range of these is not "
             "known. Scale the image to 8 or 16 bits first",
         )
-    if mode.startswith("I;16"):
-        notes.add("depth_reduced")
-        return to_eight_bits(image)
     if mode == "1" and "transparency" not in image.info:
         return image.convert("L")
     if mode == "CMYK":
@@ -157,6 +148,11 @@ def resize(image: Image.Image, options: ImageOptions, notes: set[str]) -> Image.
         width, height = fit_size(image.width, image.height, width, height)
     if image.size == (width, height):
         return image
+    if width * height > _RAW_BYTES:
+        raise ImageRejectedError(
+            RejectReason.TOO_MANY_PIXELS,
+            f"--resize makes {width}×{height} pixels of it, more than can be stored",
+        )
     notes.add("resized")
     if options.resize_mode is ResizeMode.CROP:
         # The centre part with the wanted aspect ratio, as large as possible.

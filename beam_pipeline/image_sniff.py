@@ -28,9 +28,12 @@ _IMAGES: tuple[tuple[bytes, str], ...] = (
     (b"\0\0\2\0", "cur"),
     (b"8BPS", "psd"),
     (b"qoif", "qoi"),
-    (b"icns", "icns"),
     (b"DDS ", "dds"),
     (b"\x01\xda", "sgi"),
+)
+# Every source format; what --formats may name. "jpeg" includes MPO.
+SOURCE_FORMATS = tuple(
+    sorted({name for _, name in _IMAGES} | {"webp", "avif", "heic", "ppm", "pcx", "tga", "xbm"})
 )
 _NETPBM = re.compile(rb"P[1-7]\s|P0CMYK|PyP|PyRGBA|PyCMYK|P[fF]\s")
 _XBM = re.compile(rb"\s*#define[ \t]+.*_width[ \t]+[0-9]")

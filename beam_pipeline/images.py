@@ -19,16 +19,17 @@ from PIL import Image
 from beam_pipeline.errors import ImageRejectedError
 from beam_pipeline.image_color import apply_profile, needs_conversion
 from beam_pipeline.image_containers import is_lossless
-from beam_pipeline.image_decode import check_size, contain, decode_with_pillow
+from beam_pipeline.image_decode import Decoded, check_size, contain, decode_with_pillow
 from beam_pipeline.image_jpeg import decode_jpeg, find_end, parse_jpeg
 from beam_pipeline.image_pixels import (
-    composite_key,
+    composite,
     decoding_scale,
     encode_jpeg,
     encode_png,
     fit_size,
     fits,
     flatten,
+    key_alpha,
     resize,
     to_channels,
     to_eight_bits,
@@ -196,44 +197,57 @@ def _prepare_png(data: bytes, options: ImageOptions) -> PreparedImage:
         return PreparedImage(
             data, "png", header.height, header.width, channels, "png", tuple(sorted(notes))
         )
-    image = _decode_png(header, options, notes)
-    if profile:
-        image = apply_profile(image, profile, notes)
+    image = contain("png", lambda: _decode_png(header, profile, options, notes))
     if header.orientation != 1:
         notes.add("rotated")
         image = upright(image, header.orientation)
     return _finish(image, "png", options, notes)
 
 
-def _decode_png(header: PngHeader, options: ImageOptions, notes: set[str]) -> Image.Image:
+def _decode_png(
+    header: PngHeader, profile: bytes | None, options: ImageOptions, notes: set[str]
+) -> Image.Image:
     """The picture of a checked PNG, L or RGB, composited on the background."""
-    image = decode_with_pillow("png", minimal_png(header), options).image
+    decoded = decode_with_pillow("png", minimal_png(header), options)
+    alpha = None
+    if header.transparency is not None and header.color in (GRAY, RGB):
+        alpha = key_alpha(decoded.image, header.transparency, header.depth)
     if header.depth == 16:
         notes.add("depth_reduced")
-    if header.transparency is None or header.color not in (GRAY, RGB):
-        return flatten(image, options, notes)
-    return composite_key(image, header.transparency, header.depth, options, notes)
+    image = _eight_bits(decoded, notes)
+    if profile:
+        image = apply_profile(image, profile, notes)
+    image = flatten(image, options, notes)
+    if alpha is None:
+        return image
+    notes.add("alpha_composited")
+    return composite(image, alpha, options.background)
 
 
 def _prepare_other(source: str, data: bytes, options: ImageOptions) -> PreparedImage:
     decoded = decode_with_pillow(source, data, options)
-    image = decoded.image
     notes: set[str] = set()
     if decoded.more:
         notes.add("first_frame")
-    if decoded.rotated:
+    if decoded.rotated or decoded.orientation != 1:
         notes.add("rotated")
-    profile = needs_conversion(image.info.get("icc_profile"), options)
-    if decoded.maximum is not None:
-        notes.add("depth_reduced")
-        image = to_eight_bits(image, decoded.maximum)
-    if profile:
-        image = contain(source, lambda: apply_profile(image, profile, notes))
-    image = contain(source, lambda: flatten(image, options, notes))
-    if decoded.orientation != 1:
-        notes.add("rotated")
-        image = upright(image, decoded.orientation)
+    profile = needs_conversion(decoded.image.info.get("icc_profile"), options)
+
+    def convert() -> Image.Image:
+        image = _eight_bits(decoded, notes)
+        if profile:
+            image = apply_profile(image, profile, notes)
+        return upright(flatten(image, options, notes), decoded.orientation)
+
+    image = contain(source, convert)
     return _finish(image, source, options, notes, lossless=is_lossless(source, data))
+
+
+def _eight_bits(decoded: Decoded, notes: set[str]) -> Image.Image:
+    if decoded.maximum is None:
+        return decoded.image
+    notes.add("depth_reduced")
+    return to_eight_bits(decoded.image, decoded.maximum)
 
 
 def _keeps(width: int, height: int, channels: int, same: Encoding, options: ImageOptions) -> bool:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from beam_pipeline import image_decode
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_sniff import sniff
+from beam_pipeline.image_sniff import SOURCE_FORMATS, sniff
 from beam_pipeline.images import prepare_image
 from beam_pipeline.options import Encoding, ImageOptions
 from beam_pipeline.types import RejectReason
@@ -87,6 +87,7 @@ def test_the_name_is_judged_by_the_bytes() -> None:
         family = name.split("_")[0]
         expected = {"apng": "png", "mpo": "jpeg", "pgm": "ppm", "pbm": "ppm", "j2k": "jp2"}
         assert sniff(data) == expected.get(family, family)
+        assert sniff(data) in SOURCE_FORMATS
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -295,6 +296,47 @@ def test_color_profile(format: str) -> None:
     assert np.abs(converted[:, 9:] - _to_srgb(ADOBE, (100, 200, 50))).max() <= 4
     if format in ("JPEG", "PNG"):
         assert prepare_image(data, ImageOptions()).data == data
+
+
+def test_the_background_is_not_part_of_the_profile() -> None:
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[:4] = (100, 150, 120, 255)
+    options = ImageOptions(color_profile=ColorProfile.SRGB, background=(10, 200, 30))
+    key = png_file(
+        8,
+        8,
+        8,
+        2,
+        png_rows(pixels[..., :3]),
+        before=chunk(b"iCCP", b"x\0\0" + zlib.compress(profile(*ADOBE))) + chunk(b"tRNS", bytes(6)),
+    )
+    files = [
+        save(Image.fromarray(pixels), format, icc_profile=profile(*ADOBE), **more)
+        for format, more in (("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True}))
+    ]
+    for data in [*files, key]:
+        stored = check_stored(prepare_image(data, options))
+        assert (stored[4:] == (10, 200, 30)).all()
+        assert np.abs(stored[:4] - _to_srgb(ADOBE, (100, 150, 120))).max() <= 2
+
+
+def test_profiles_of_gray_and_deep_images() -> None:
+    gray = Image.fromarray(picture(channels=1))
+    deep = Image.fromarray(picture(channels=1).astype(np.uint16) * 257)
+    for image in (gray, deep):
+        for format in ("PNG", "TIFF"):
+            data = save(image, format, icc_profile=profile(*ADOBE))  # made for RGB
+            for color_profile in ColorProfile:
+                stored = check_stored(
+                    prepare_image(data, ImageOptions(color_profile=color_profile))
+                )
+                assert np.array_equal(stored[..., 0], picture(channels=1))
+
+
+def test_resize_beyond_what_can_be_stored_is_refused_before_it_is_made() -> None:
+    with pytest.raises(ImageRejectedError, match="65500×65500") as caught:
+        prepare_image(png(1), ImageOptions(resize=(65_500, 65_500)))
+    assert caught.value.reason is RejectReason.TOO_MANY_PIXELS
 
 
 def test_srgb_profiles_and_damaged_profiles_change_nothing() -> None:
