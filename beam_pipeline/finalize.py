@@ -28,7 +28,9 @@ from beam_pipeline.tfrecord_writer import ShardResult, finalize_shards
 from beam_pipeline.types import Outcome
 
 _REPLACED_MARK = "replaced"  # in staging: the old dataset is gone already
-_THREADS = 16
+_PROOF_COLUMNS = ("outcome", "offset", "bytes")
+_REMOTE_THREADS = 16
+_LOCAL_THREADS = 2
 _REJECTS_SHOWN = 3  # of each reason, in the summary
 
 
@@ -85,7 +87,7 @@ def finalize(
     for split in info.splits:
         paths = [str(result.path) for result in written if result.split == split]
         finalize_shards(context.options, split, context.staging, paths)
-    _move_index(context, ordered, output)
+    _copy_index(context, ordered, output)
     files = {
         dataset_info.REJECTED_FILE: _rejected_text(ordered),
         dataset_info.SCHEMA_FILE: metadata.schema_pbtxt(info),
@@ -116,7 +118,7 @@ def _prove(
     results: Sequence[ShardResult],
 ) -> dict[str, int]:
     """Counts every input in the index files and compares; never trusts a counter."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_threads(context)) as pool:
         counted = list(pool.map(lambda result: _count_shard(context, result), results))
     outcomes: Counter[str] = Counter()
     for counts in counted:
@@ -135,7 +137,7 @@ def _prove(
 
 
 def _count_shard(context: FinalizeContext, result: ShardResult) -> Mapping[str, int]:
-    table = index.read_index(storage.read_bytes(result.index_path))
+    table = index.read_index(storage.read_bytes(result.index_path), _PROOF_COLUMNS)
     counts = index.ledger(table)
     if counts["written"] != result.records:
         raise ConversionError(
@@ -240,13 +242,10 @@ def _describe(
 
 def _emptied_classes(plan: ConversionPlan, splits: Mapping[str, SplitInfo]) -> list[str]:
     """Classes that had inputs of which none was written."""
-    listed: Counter[str] = Counter()
     written: Counter[str] = Counter()
-    for split in plan.splits.values():
-        listed.update(split.classes)
     for info in splits.values():
         written.update(info.classes)
-    return [label for label in plan.labels or () if listed[label] and not written[label]]
+    return [label for label in plan.occurring if not written[label]]
 
 
 def _shown(results: Sequence[ShardResult]) -> list[dict[str, Any]]:
@@ -351,23 +350,32 @@ def _remove_replaced(context: FinalizeContext) -> None:
     storage.write_bytes(mark, b"")
 
 
-def _move_index(context: FinalizeContext, results: Sequence[ShardResult], target: str) -> None:
-    """Moves the index files and gives those of renumbered shards their final number."""
+def _copy_index(context: FinalizeContext, results: Sequence[ShardResult], target: str) -> None:
+    """Puts the index files in their place; those of renumbered shards get their final number.
+
+    Copies, so that this step finds everything again when it is repeated.
+    """
     directory = storage.join(target, dataset_info.INDEX_DIRECTORY)
     storage.make_directory(directory)
     written: Counter[str] = Counter()
+    numbers = []
     for result in results:
-        final = storage.join(directory, f"{result.split}-{result.number:05d}.parquet")
-        number = written[result.split]
+        numbers.append(written[result.split])
         written[result.split] += result.path is not None
-        if storage.stat(result.index_path) is None:
-            continue  # moved by an earlier attempt
+
+    def copy(result: ShardResult, number: int) -> None:
+        data = storage.read_bytes(result.index_path)
         if result.path is not None and number != result.number:
-            data = storage.read_bytes(result.index_path)
-            storage.write_bytes(final, index.with_shard_number(data, number))
-            storage.delete([result.index_path])
-        else:
-            storage.rename(result.index_path, final)
+            data = index.with_shard_number(data, number)
+        name = f"{result.split}-{result.number:05d}.parquet"
+        storage.write_bytes(storage.join(directory, name), data)
+
+    with ThreadPoolExecutor(_threads(context)) as pool:
+        list(pool.map(copy, results, numbers))
+
+
+def _threads(context: FinalizeContext) -> int:
+    return _LOCAL_THREADS if storage.is_local(context.staging) else _REMOTE_THREADS
 
 
 def _rejected_text(results: Sequence[ShardResult]) -> str:
@@ -386,7 +394,7 @@ def _keep_failed(
     target = failed_directory(context.options.output.output)
     storage.delete_tree(target)
     storage.make_directory(target)
-    _move_index(context, results, target)
+    _copy_index(context, results, target)
     text = _rejected_text(results)
     storage.write_bytes(storage.join(target, dataset_info.REJECTED_FILE), text.encode())
     path = storage.join(target, dataset_info.CONVERSION_FILE)

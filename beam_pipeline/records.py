@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from beam_pipeline import images, storage
 from beam_pipeline.errors import ImageRejectedError, InputError
 from beam_pipeline.examples import ExampleEncoder, FeatureSpec, feature_specs
 from beam_pipeline.image_warnings import take_decoder_warnings
+from beam_pipeline.index import IndexRow, to_arrow
 from beam_pipeline.inputs.fer2013 import parse_pixels
 from beam_pipeline.keys import to_key
 from beam_pipeline.labels import quoted
@@ -40,26 +43,6 @@ MAX_CHUNK_IMAGES = 256
 CHUNK_BYTES = 4 << 20  # 4 MiB of input
 # Objects in a remote store are fetched side by side: each costs a round trip.
 REMOTE_READ_THREADS = 16
-
-
-class IndexRow(NamedTuple):
-    """What the index says of one input, before its place in the shard is known."""
-
-    key: str
-    outcome: str
-    reason: str | None
-    row: int | None
-    label: str | None
-    group: str | None
-    record_bytes: int | None  # of the serialized Example, without TFRecord framing
-    sha256: str | None
-    height: int | None
-    width: int | None
-    channels: int | None
-    format: str | None
-    source_format: str | None
-    image_bytes: int | None
-    notes: str | None  # comma-separated
 
 
 class Records(NamedTuple):
@@ -89,7 +72,7 @@ class Chunk:
 
     Attributes:
       data: the written records with their TFRecord framing.
-      columns: the index rows, field of IndexRow → one value per reference.
+      rows: the index rows, one per reference; see index.to_arrow.
       rejected: the refused ones.
       counts: "outcomes", "classes", "formats", "notes", "warnings" → value → how often.
       channels: channel count → images.
@@ -98,7 +81,7 @@ class Chunk:
     """
 
     data: bytes
-    columns: dict[str, Sequence]
+    rows: pa.RecordBatch
     rejected: list[RejectedImage]
     counts: dict[str, Counter[str]]
     channels: Counter[int]
@@ -108,22 +91,17 @@ class Chunk:
     @classmethod
     def of(cls, records: Records) -> Chunk:
         """Frames records and adds up what is told of them."""
-        columns = dict(
-            zip(IndexRow._fields, zip(*records.rows, strict=True), strict=True)
-            if records.rows
-            else ((field, ()) for field in IndexRow._fields)
-        )
         written = [row for row in records.rows if row.record_bytes is not None]
         notes: Counter[str] = Counter()
-        for text in columns["notes"]:
-            if text:
-                notes.update(text.split(","))
+        for row in written:
+            if row.notes:
+                notes.update(row.notes.split(","))
         return cls(
             data=frame(records.examples),
-            columns=columns,
+            rows=to_arrow(records.rows),
             rejected=records.rejected,
             counts={
-                "outcomes": Counter(columns["outcome"]),
+                "outcomes": Counter(row.outcome for row in records.rows),
                 "classes": Counter(row.label or "" for row in written),
                 "formats": Counter(row.format or "" for row in written),
                 "notes": notes,

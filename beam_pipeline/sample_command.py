@@ -25,5 +25,11 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
     from beam_pipeline.sample import draw_sample
 
-    print(draw_sample(args.directory, images=args.images, seed=args.seed))
+    report = draw_sample(args.directory, images=args.images, seed=args.seed)
+    print(f"drew {sum(report.images.values())} faces in {len(report.images)} class folders")
+    for title, files in (("difficult, to be converted", report.odd), ("broken", report.broken)):
+        print(f"{title}:")
+        for name, what in files.items():
+            print(f"    {name}: {what}")
+    print(f"images: {report.directory}")
     return 0

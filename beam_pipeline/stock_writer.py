@@ -17,11 +17,11 @@ import apache_beam as beam
 
 from beam_pipeline import records, storage
 from beam_pipeline.examples import FEATURE_NAMES, Role
-from beam_pipeline.index import IndexBuilder
+from beam_pipeline.index import IndexBuilder, IndexRow
 from beam_pipeline.options import ConvertOptions
 from beam_pipeline.plan import ConversionPlan
 from beam_pipeline.progress import ProgressReporter
-from beam_pipeline.records import Chunk, IndexRow, RecordMaker, Records
+from beam_pipeline.records import Chunk, RecordMaker, Records
 from beam_pipeline.references import RefBatch
 from beam_pipeline.splits import assign_split
 from beam_pipeline.tfrecord_writer import (
@@ -189,7 +189,7 @@ def _describe_file(
     number = int(path.rsplit("-", 3)[1]) if path else 99_999
     index = IndexBuilder(split, number)
     chunk = Chunk.of(Records([], rows, rejected, 0, Counter()))
-    index.add(chunk.columns)
+    index.add(chunk.rows)
     attempt = f"{number:05d}-{uuid.uuid4()}"
     index_path = storage.join(staging, "index", f"{split}-{attempt}.parquet")
     storage.make_directory(storage.parent(index_path))

@@ -311,7 +311,7 @@ class _WriteShardDoFn(beam.DoFn):
                     # Opened with the first record: a shard is never empty.
                     writer = sink.open_writer(directory, attempt)
                 writer.temp_handle.write(chunk.data)
-            index.add(chunk.columns)
+            index.add(chunk.rows)
             for kind, counter in chunk.counts.items():
                 counts.setdefault(kind, Counter()).update(counter)
             channels.update(chunk.channels)
@@ -320,7 +320,7 @@ class _WriteShardDoFn(beam.DoFn):
             shown = shown_rejects([*shown, *chunk.rejected])
             rejected_lines += map(rejected_line, chunk.rejected)
             input_bytes += chunk.input_bytes
-            self._report(len(chunk.columns["key"]), chunk.input_bytes, len(chunk.rejected))
+            self._report(len(chunk.rows), chunk.input_bytes, len(chunk.rejected))
         path = None
         if writer is not None:
             path = writer.close()

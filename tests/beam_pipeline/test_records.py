@@ -215,8 +215,7 @@ def test_a_chunk_is_the_records_framed_and_counted(folder: pathlib.Path) -> None
     assert chunk.counts["notes"]["reencoded"] == 2
     assert chunk.channels == {1: 2}
     assert chunk.sizes == {(24, 32)}
-    for field, values in chunk.columns.items():
-        assert list(values) == [getattr(row, field) for row in made.rows]
+    assert chunk.rows.to_pylist() == [row._asdict() for row in made.rows]
     # TFRecord framing: length, its checksum, data, checksum of the data.
     assert len(chunk.data) == sum(len(example) + 16 for example in made.examples)
     first = made.examples[0]
@@ -227,9 +226,7 @@ def test_a_chunk_is_the_records_framed_and_counted(folder: pathlib.Path) -> None
 def test_a_chunk_of_nothing() -> None:
     chunk = maker().make_chunk([])
     assert chunk.data == b""
-    assert {field: list(values) for field, values in chunk.columns.items()} == {
-        field: [] for field in records.IndexRow._fields
-    }
+    assert chunk.rows.num_rows == 0
 
 
 def test_a_maker_travels(folder: pathlib.Path) -> None:
