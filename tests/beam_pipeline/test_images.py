@@ -420,6 +420,19 @@ def test_a_slow_decoder_is_stopped() -> None:
     assert prepare_image(data, ImageOptions(image_timeout=0)).width == 400
 
 
+def test_work_that_cannot_be_stopped_is_judged_before_it_starts() -> None:
+    # openjpeg and libtiff read all of their data first and never ask for the time.
+    jp2 = save(Image.fromarray(picture(400, 400, seed=1)), "JPEG2000")
+    tiff = save(Image.fromarray(picture(400, 400, seed=1)), "TIFF", compression="jpeg")
+    scans = tiff + b"\xff\xda" * 5000  # as if its strips had that many scans
+    for data in (jp2, scans):
+        assert prepare_image(data, ImageOptions()).width == 400
+        with pytest.raises(ImageRejectedError, match=r"--image_timeout allows 0\.02") as caught:
+            prepare_image(data, ImageOptions(image_timeout=0.02))
+        assert caught.value.reason is RejectReason.TIMEOUT
+    assert prepare_image(tiff, ImageOptions(image_timeout=0.02)).width == 400
+
+
 def test_sides_that_tensorflow_does_not_decode() -> None:
     wide = png_file(1_000_001, 1, 8, 0, png_rows(np.zeros((1, 1_000_001), np.uint8)))
     with pytest.raises(ImageRejectedError, match="more than TensorFlow decodes from png") as caught:
