@@ -117,9 +117,16 @@ class BeamStore:
 
     def list_directory(self, uri: str) -> list[Entry]:
         """See `storage.list_directory`."""
-        entries = self._children(uri)
+        try:
+            entries = self._children(uri)
+        except StorageError:
+            if self.stat(uri) is not None:
+                raise
+            entries = None
         if entries is None or (not entries and self.stat(uri) is None):
-            raise StorageError(f"cannot list {uri!r}: there is no such directory")
+            raise StorageError(
+                f"cannot list {uri!r}: there is no such directory (check the spelling of the path)"
+            )
         return sorted(entries, key=lambda entry: entry.path)
 
     def walk(

@@ -43,7 +43,7 @@ def _verify(value: str | bool | None) -> str | bool | None:
 
 def beam_options(config: StorageConfig) -> Any:
     """PipelineOptions that make Beam's own file systems use the same endpoints."""
-    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.options.pipeline_options import PipelineOptions, S3Options
 
     values: dict[str, Any] = {
         **dict(config.beam),
@@ -52,10 +52,12 @@ def beam_options(config: StorageConfig) -> Any:
         "s3_access_key_id": config.s3_access_key_id,
         "s3_secret_access_key": config.s3_secret_access_key,
         "s3_session_token": config.s3_session_token,
-        "s3_verify": config.s3_verify,
     }
     given = {name: value for name, value in values.items() if value is not None}
-    return PipelineOptions.from_dictionary(given)
+    options = PipelineOptions.from_dictionary(given)
+    # Not among the values: from_dictionary leaves out False.
+    options.view_as(S3Options).s3_verify = config.s3_verify
+    return options
 
 
 def configure_beam(config: StorageConfig) -> None:
