@@ -44,6 +44,7 @@ class MetadataReader:
         self._image = None if image is None else BytesFeatureFinder(image)
         self._specs = {spec.name: spec for spec in specs}
         self._columns = [spec for spec in specs if spec.role is not Role.IMAGE]
+        self._specs_read = tuple(specs)
         self._decoder = metadata_decoder(specs)
 
     def slim(self, record: bytes) -> bytes:
@@ -56,19 +57,19 @@ class MetadataReader:
         rows = np.arange(len(records))
         misfits: list[Misfit] = []
         try:
-            batch = self._decoder.DecodeBatch(records)
+            batch = self._decode(records)
         except Exception:  # one bad Example refuses the whole batch: find out which
             good = []
             for row, record in enumerate(records):
                 try:
-                    self._decoder.DecodeBatch([record])
+                    self._decode([record])
                     good.append(row)
                 except Exception as error:
                     misfits.append(self._explain(row, record, error))
             rows = np.array(good, np.int64)
             if not good:
                 return Columns(rows, {}, misfits)
-            batch = self._decoder.DecodeBatch([records[row] for row in good])
+            batch = self._decode([records[row] for row in good])
         single = np.ones(len(rows), bool)
         for spec in self._columns:
             if not spec.repeated:
@@ -86,6 +87,14 @@ class MetadataReader:
                 column = batch.column(batch.schema.get_field_index(spec.name))
                 values[spec.name] = column.flatten()
         return Columns(rows, values, misfits)
+
+    def _decode(self, records: list[bytes]) -> pa.RecordBatch:
+        try:
+            return self._decoder.DecodeBatch(records)
+        except Exception:
+            # What it had decoded before the error would turn up in the next batch.
+            self._decoder = metadata_decoder(self._specs_read)
+            raise
 
     def _explain(self, row: int, record: bytes, error: Exception | None) -> Misfit:
         try:

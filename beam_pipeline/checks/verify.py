@@ -35,6 +35,7 @@ _INDEX_COLUMNS = [
     "key", "outcome", "split", "shard", "position", "offset", "bytes", "sha256", "label",
     "group", "height", "width", "channels", "format",
 ]  # fmt: skip
+_ROWS_SCHEMA = pa.schema([INDEX_SCHEMA.field(name) for name in _INDEX_COLUMNS])
 _KEYS_PER_BUCKET = 200_000
 
 
@@ -321,18 +322,8 @@ class _ReadIndexDoFn(beam.DoFn):
         file = f"{dataset_info.INDEX_DIRECTORY}/{storage.basename(uri)}"
         tally = Tally(faults=FaultList(self._keep))
         try:
-            table = index.read_index(storage.read_bytes(uri))
-            missing = [name for name in _INDEX_COLUMNS if name not in table.schema.names]
-            if missing:
-                raise ValueError(f"it has no columns {', '.join(missing)}")
-            table = table.select(_INDEX_COLUMNS)
-            strings = [
-                pa.field(name, pa.string())
-                if pa.types.is_dictionary(INDEX_SCHEMA.field(name).type)
-                else INDEX_SCHEMA.field(name)
-                for name in _INDEX_COLUMNS
-            ]
-            table = table.cast(pa.schema(strings))
+            table = index.read_index(storage.read_bytes(uri), _INDEX_COLUMNS)
+            table = table.cast(_ROWS_SCHEMA)
         except (ValueError, OSError, pa.ArrowException) as error:
             tally.faults.add(FaultKind.METADATA_DAMAGED, file, f"it cannot be read: {error}")
             yield beam.pvalue.TaggedOutput("tally", tally)
@@ -378,8 +369,7 @@ class _CheckShardDoFn(beam.DoFn):
             return
         for task in tasks:
             if rows is None and self._indexed and task.expected is not None:
-                columns = [field for field in INDEX_SCHEMA if field.name in _INDEX_COLUMNS]
-                rows = pa.schema(columns).empty_table()
+                rows = _ROWS_SCHEMA.empty_table()
             report = check_shard(task, self._check, rows if task.expected else None)
             yield self._tally(report)
             # A shard that does not belong to the dataset has the keys of another one.
@@ -421,23 +411,27 @@ def _find_repeated(element: tuple[tuple[str, int], Iterable[Any]], keep: int) ->
     """((kind, bucket), names of many shards) → repeated keys as faults, images as counts."""
     (kind, _), contents = element
     tally = Tally(faults=FaultList(keep))
-    first: dict[bytes, tuple[str, str, int, bytes]] = {}
+    first: dict[bytes, list[tuple[str, str, int, bytes]]] = {}  # one entry for each split
     for file, split, names, numbers, keys in sorted(contents, key=lambda content: content[0]):
         for name, number, key in zip(names, numbers, keys, strict=True):
-            known = first.setdefault(name, (file, split, number, key))
-            if known == (file, split, number, key):
+            known = first.setdefault(name, [])
+            same_split = next((entry for entry in known if entry[1] == split), None)
+            earlier = same_split or (known[0] if known else None)
+            if same_split is None:
+                known.append((file, split, number, key))
+            if earlier is None:
                 continue
             if kind == "key":
-                fault = FaultKind.KEY_TWICE if known[1] == split else FaultKind.SPLITS_OVERLAP
-                detail = f"this key stands in {known[0]}, record {known[2]:,} already"
+                fault = FaultKind.KEY_TWICE if same_split else FaultKind.SPLITS_OVERLAP
+                detail = f"this key stands in {earlier[0]}, record {earlier[2]:,} already"
                 text = name.decode("utf-8", "replace")
                 tally.faults.add(fault, file, detail, number, None, text)
-            elif known[1] == split:
+            elif same_split:
                 tally.repeats += 1
             else:
-                pair = " and ".join(sorted((known[1], split)))
+                pair = " and ".join(sorted((earlier[1], split)))
                 tally.leaks[pair] += 1
-                twins = [name.decode("utf-8", "replace") for name in (known[3], key)]
+                twins = [twin.decode("utf-8", "replace") for twin in (earlier[3], key)]
                 tally.leak_examples.setdefault(pair, " and ".join(twins))
     return tally
 
