@@ -18,6 +18,10 @@ _OWN_ERROR = re.compile(
     r"(?= \[while running|\n\s*(?:Traceback|During|The above|File|\[while)|\n\n|\Z)",
     re.MULTILINE | re.DOTALL,
 )
+# Beam's own way to pass on a Ctrl-C that reached the process while a DoFn ran in it.
+_INTERRUPTED = re.compile(
+    r"^(?:RuntimeError: )?KeyboardInterrupt(?: \[while running|\s*\Z)", re.MULTILINE
+)
 _ENVIRONMENT = {
     "No space left on device": "the disk is full",
     "Disk quota exceeded": "the disk quota is used up",
@@ -27,7 +31,13 @@ _ENVIRONMENT = {
 
 
 def raise_cause(error: Exception) -> NoReturn:
-    """Raises the user's error that is behind `error`, or `error` itself when it is a bug."""
+    """Raises the user's error that is behind `error`, or `error` itself when it is a bug.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C is what ended the job.
+    """
+    if _INTERRUPTED.search(str(error)):
+        raise KeyboardInterrupt from error
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ImagebeamError):

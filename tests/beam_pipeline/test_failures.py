@@ -120,6 +120,23 @@ def test_a_bug_stays_what_it_is(error: Exception) -> None:
     assert cause_of(error) is error
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyboardInterrupt [while running 'Write/WriteShards']",
+        'Traceback (most recent call last):\n  File "x"\nKeyboardInterrupt\n',
+        "Traceback:\n\nRuntimeError: KeyboardInterrupt [while running 'a']\n",
+    ],
+)
+def test_ctrl_c_stays_ctrl_c(text: str) -> None:
+    assert isinstance(cause_of(RuntimeError(text)), KeyboardInterrupt)
+
+
+def test_a_file_called_like_an_interrupt_is_none() -> None:
+    error = RuntimeError("ValueError: no KeyboardInterrupt here [while running 'x']")
+    assert cause_of(error) is error
+
+
 def test_a_reject_that_escaped_is_a_bug() -> None:
     assert cause_of(RuntimeError("x")).args == ("x",)
     assert ImageRejectedError(RejectReason.EMPTY, "d").exit_code == 1
