@@ -86,7 +86,7 @@ def job_name(dataset: str) -> str:
 def _check_bucket(location: str) -> None:
     bucket = "gs://" + location.removeprefix("gs://").split("/")[0]
     try:
-        storage.list_directory(location)
+        storage.stat(location)
     except StorageError as error:
         raise StorageError(
             f"--temp_location {location}: {error}. Dataflow keeps its files in {bucket}; create it "
