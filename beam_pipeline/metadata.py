@@ -31,12 +31,24 @@ def tfds_dataset_info(info: DatasetInfo) -> str:
             "name": info.name,
             "version": _TFDS_VERSION,
             "fileFormat": "tfrecord",
-            "description": f"{info.records} labelled images, written by imagebeam.",
+            "description": _description(info),
             "moduleName": "",
             "splits": splits,
             **({"supervisedKeys": _supervised_keys(info)} if info.labels is not None else {}),
         }
     )
+
+
+def _description(info: DatasetInfo) -> str:
+    what = "images" if info.labels is None else f"images of {len(info.labels)} classes"
+    text = f"{info.records} {what}, written by imagebeam."
+    if info.compression != "none":
+        text += (
+            f" The shards are {info.compression}-compressed: TFDS cannot read them; read them "
+            "with tf.data.TFRecordDataset(files, compression_type='GZIP'), or convert again "
+            "without --compression."
+        )
+    return text
 
 
 def _supervised_keys(info: DatasetInfo) -> dict[str, Any]:
@@ -137,12 +149,14 @@ def schema(info: DatasetInfo) -> schema_pb2.Schema:
         if spec.repeated:
             feature.value_count.min = 0
         else:
-            feature.value_count.min = feature.value_count.max = 1
+            # A shape without dimensions: one value, which readers give as a dense tensor.
+            feature.shape.SetInParent()
             feature.presence.min_fraction = 1.0
         if spec.role is not Role.EXTRA:
             feature.presence.min_count = 1
         if spec.role is Role.IMAGE:
-            feature.image_domain.SetInParent()
+            if info.encoding != "raw":  # the domain is that of encoded images
+                feature.image_domain.SetInParent()
         elif spec.role is Role.LABEL:
             feature.int_domain.name = spec.name
             feature.int_domain.min = 0
@@ -158,7 +172,10 @@ def schema(info: DatasetInfo) -> schema_pb2.Schema:
             feature.int_domain.min = 1
         elif spec.role is Role.CHANNELS:
             feature.int_domain.min, feature.int_domain.max = 1, 3
-        elif spec.type == "text":
+        elif spec.role is Role.DTYPE:
+            feature.string_domain.name = spec.name
+            feature.string_domain.value.append("uint8")
+        elif spec.type == "text" and spec.role is Role.EXTRA:
             feature.natural_language_domain.SetInParent()
     return result
 
