@@ -147,11 +147,13 @@ class FaultProxy:
       url: where it listens.
       faults: what goes wrong; the first that fits a request is applied to it.
       requests: "METHOD path" of each request that arrived.
+      connections: how many were opened.
     """
 
     def __init__(self, upstream: str):
         self.faults: list[Fault] = []
         self.requests: list[str] = []
+        self.connections = 0
         self._upstream = urlsplit(upstream).netloc
         self._lock = threading.Lock()
         proxy = self
@@ -163,6 +165,11 @@ class FaultProxy:
 
             def log_message(self, *arguments: object) -> None:
                 pass
+
+            def setup(self) -> None:
+                super().setup()
+                with proxy._lock:
+                    proxy.connections += 1
 
             def handle_one_request(self) -> None:
                 with contextlib.suppress(ConnectionError):

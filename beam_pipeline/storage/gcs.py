@@ -160,11 +160,16 @@ class GcsStore(ObjectStore):
         response = self._request(
             "GET", self._path(bucket, key), params=parameters, headers=headers, stream=True
         )
-        with response:
+        # Closing it would end the connection; one that was read to its end is kept.
+        try:
             size = int(response.headers.get("Content-Length", -1))
             if max_bytes is not None and size > max_bytes:
                 raise too_many_bytes(key, size, max_bytes)
             data = response.raw.read(decode_content=False)
+        except BaseException:
+            response.close()
+            raise
+        response.raw.release_conn()
         if size >= 0 and len(data) != size:
             raise _DamagedError(f"the connection ended after {len(data)} of {size} bytes")
         wanted = response.headers.get("X-Goog-Hash", "")

@@ -318,10 +318,14 @@ def test_an_object_replaced_while_it_is_read(base, scheme):
             stream.read()
 
 
-def test_one_client_serves_many_threads(base, scheme):
+def test_one_client_serves_many_threads_on_kept_connections(base, proxy):
     files = {f"{number}": b"%d" % number * 1000 for number in range(60)}
     write_all(base, files)
     store = api._store(base)
+    before = proxy.connections
+    for name in files:
+        storage.read_bytes(f"{base}/{name}")
+    assert proxy.connections - before <= 1, "connections are kept, for each costs a handshake"
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda name: storage.read_bytes(f"{base}/{name}"), files))
     assert found == list(files.values())
