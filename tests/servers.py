@@ -147,12 +147,14 @@ class FaultProxy:
       url: where it listens.
       faults: what goes wrong; the first that fits a request is applied to it.
       requests: "METHOD path" of each request that arrived.
+      authorization: header of the last request, None without.
       connections: how many were opened.
     """
 
     def __init__(self, upstream: str):
         self.faults: list[Fault] = []
         self.requests: list[str] = []
+        self.authorization: str | None = None
         self.connections = 0
         self._upstream = urlsplit(upstream).netloc
         self._lock = threading.Lock()
@@ -217,6 +219,7 @@ class FaultProxy:
 
     def _handle(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         fault = self._fault(handler.command, handler.path)
+        self.authorization = handler.headers.get("Authorization")
         action = fault.action if fault else ""
         if action == "reset":
             # In the middle of a body that is being sent, where there is one.

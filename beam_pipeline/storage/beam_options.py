@@ -11,7 +11,11 @@ _OTHERS = ("hdfs_", "azure_", "blob_")  # how the options of other file systems 
 
 
 def config_from_options(options: Any) -> StorageConfig:
-    """What Beam's own options say about object stores.
+    """What Beam's own options say about object stores, for this process and its workers.
+
+    Endpoints and region are also taken from the environment here, so that workers
+    elsewhere ask the same servers. Credentials are not: those of the environment
+    must be in the workers' environment too.
 
     Args:
       options: apache_beam PipelineOptions; of its S3 options (--s3_endpoint_url …)
@@ -24,15 +28,20 @@ def config_from_options(options: Any) -> StorageConfig:
     given = options.get_all_options(drop_default=True)
     others = {name: given[name] for name in sorted(given) if name.startswith(_OTHERS)}
     return StorageConfig(
-        s3_endpoint_url=s3.s3_endpoint_url,
-        s3_region_name=s3.s3_region_name,
+        s3_endpoint_url=s3.s3_endpoint_url
+        or _environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        s3_region_name=s3.s3_region_name or _environment("AWS_REGION", "AWS_DEFAULT_REGION"),
         s3_access_key_id=s3.s3_access_key_id,
         s3_secret_access_key=s3.s3_secret_access_key,
         s3_session_token=s3.s3_session_token,
         s3_verify=_verify(s3.s3_verify),
-        gcs_endpoint=os.environ.get("STORAGE_EMULATOR_HOST"),
+        gcs_endpoint=_environment("STORAGE_EMULATOR_HOST"),
         beam=tuple(others.items()),
     )
+
+
+def _environment(*names: str) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 def _verify(value: str | bool | None) -> str | bool | None:

@@ -87,7 +87,7 @@ class GcsStore(ObjectStore):
         elif isinstance(error, google.auth.exceptions.TransportError):
             kind = Kind.UNREACHABLE
         elif isinstance(error, google.auth.exceptions.GoogleAuthError):
-            kind = Kind.CREDENTIALS
+            kind = Kind.TRANSIENT if error.retryable else Kind.CREDENTIALS
         elif isinstance(error, http.SSLError | http.InvalidURL | http.InvalidSchema):
             kind = Kind.OTHER
         elif isinstance(error, http.ConnectTimeout | http.ProxyError) or (

@@ -239,9 +239,22 @@ def test_beam_options_travel_there_and_back():
     given = storage.beam_options(config).get_all_options(drop_default=True)
     wanted = options.get_all_options(drop_default=True) | {"s3_verify": False}
     assert {name: given[name] for name in wanted} == wanted
+
+
+def test_endpoints_of_the_environment_travel_and_its_secrets_do_not(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "STORAGE_EMULATOR")):
+            monkeypatch.delenv(name)
+    assert storage.config_from_options(PipelineOptions([])) == StorageConfig()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://s3")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://gcs")
     assert storage.config_from_options(PipelineOptions([])) == StorageConfig(
-        gcs_endpoint=os.environ.get("STORAGE_EMULATOR_HOST")
+        s3_endpoint_url="http://s3", s3_region_name="eu-central-1", gcs_endpoint="http://gcs"
     )
+    given = storage.config_from_options(PipelineOptions(["--s3_endpoint_url=http://option"]))
+    assert given.s3_endpoint_url == "http://option"
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 import concurrent.futures
 import dataclasses
 import gc
+import json
 import os
 import pickle
 import time
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from beam_pipeline import storage
 from beam_pipeline.errors import ImageRejectedError, StorageError
@@ -375,6 +378,34 @@ def test_a_broken_key_file_is_named_at_once(monkeypatch, tmp_path):
     storage.configure(StorageConfig())
     with pytest.raises(StorageError, match=r"none\.json was not found.*\(run gcloud auth"):
         storage.list_directory("gs://bucket/d")
+
+
+def test_a_service_account_is_used_and_its_token_is_asked_for_again(proxies, monkeypatch, tmp_path):
+    proxy = proxies["gs"]
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    account = {
+        "type": "service_account",
+        "client_email": "tester@example.com",
+        "token_uri": f"{proxy.url}/token",
+        "private_key": key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode(),
+    }
+    (tmp_path / "key.json").write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    storage.configure(StorageConfig(gcs_endpoint=proxy.url, retry_seconds=20))
+    token = json.dumps({"access_token": "the-token", "expires_in": 3600}).encode()
+    proxy.faults += [Fault("503", path="/token"), Fault("200", path="/token", body=token)]
+    storage.write_bytes("gs://bucket/account/f", b"x")
+    assert storage.read_bytes("gs://bucket/account/f") == b"x"
+    assert proxy.authorization == "Bearer the-token"
+    assert proxy.count("POST", "/token") == 2, "asked again after the 503, then kept"
+    proxy.faults.append(Fault("400", path="/token", body=b'{"error": "invalid_grant"}'))
+    storage.configure(StorageConfig(gcs_endpoint=proxy.url, retry_seconds=21))
+    with pytest.raises(StorageError, match=r"invalid_grant.*\(run gcloud auth"):
+        storage.read_bytes("gs://bucket/account/f")
 
 
 def test_an_unreachable_endpoint_is_named_within_seconds(scheme):
