@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 def make_parser() -> argparse.ArgumentParser:
     """The argument parser with all sub-commands; imports nothing heavy."""
-    from beam_pipeline import checks_command, convert_command, sample_command
+    from beam_pipeline import checks_command, convert_command, runners_command, sample_command
 
     parser = argparse.ArgumentParser(
         prog="imagebeam",
@@ -31,6 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     convert_command.add_command(subparsers)
     sample_command.add_command(subparsers)
     checks_command.add_commands(subparsers)
+    runners_command.add_commands(subparsers)
     with contextlib.suppress(ImportError):
         from training import cli as training_cli
 
