@@ -11,15 +11,19 @@ VERSION = re.search(
 ).group(1)
 
 TEST = [
+    "datasets>=3",  # HuggingFace reads outputs
     "gcp-storage-emulator>=2022.6",  # a GCS server on 127.0.0.1
     "matplotlib>=3.8",
     "moto[s3,server]>=5",  # an S3 server on 127.0.0.1
     "mypy>=1.10",
+    "pandas>=2",  # tfds.as_dataframe
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
     "ruff>=0.6",
+    "selenium>=4.20",  # drives Chromium over the preview page
     "tensorflow-datasets>=4.9.6",  # outputs are loaded back with the real library
+    "tfrecord>=1.14",  # its tfrecord2idx is DALI's; reads outputs without TensorFlow
     "types-protobuf",
 ]
 

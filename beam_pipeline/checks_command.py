@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 from typing import Any
 
@@ -13,6 +15,8 @@ from beam_pipeline.errors import UsageError
 def add_commands(subparsers: Any) -> None:
     """Adds the commands that read a dataset back; imports nothing heavy."""
     _add_verify(subparsers)
+    _add_show(subparsers)
+    _add_index(subparsers)
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -85,3 +89,69 @@ def _run_verify(args: argparse.Namespace, beam_options: list[str]) -> int:
     else:
         print(result.text(shown=args.max_faults), file=sys.stdout if result.ok else sys.stderr)
     return 0 if result.ok else 1
+
+
+def _add_show(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "show",
+        help="print one record, show its picture",
+        description="Prints the features of one record, and shows its picture in the terminal "
+        "or writes it to a file.",
+        allow_abbrev=False,
+    )
+    _add_source(parser)
+    parser.add_argument("--key", help="of the image, as in the index")
+    parser.add_argument("--split", help="the split that --index counts in (default: all)")
+    parser.add_argument("--index", type=int, metavar="N", help="record number, from 0 (default: 0)")
+    parser.add_argument("--image", metavar="FILE", help="write the picture to FILE")
+    parser.set_defaults(run=_run_show)
+
+
+def _run_show(args: argparse.Namespace) -> int:
+    _check_source(args)
+    if args.key is not None and args.index is not None:
+        raise UsageError("give --key or --index, not both")
+    if args.index is not None and args.index < 0:
+        raise UsageError(f"--index must be 0 or more, got {args.index}")
+    if args.glob and args.split:
+        raise UsageError("--split needs a dataset directory; with --glob name the files")
+    from beam_pipeline.checks import show
+
+    shown = show.load_record(
+        args.directory, globs=args.glob, key=args.key, split=args.split, number=args.index
+    )
+    if args.image:
+        show.write_picture(shown, args.image)
+    if args.json:
+        print(json.dumps(shown.to_json(), indent=2))
+        return 0
+    print(shown.text())
+    if args.image:
+        print(f"picture: {args.image}")
+    elif sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+        print(show.terminal_picture(show.picture(shown), os.environ, columns), end="")
+    return 0
+
+
+def _add_index(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "index",
+        help="write index files for NVIDIA DALI",
+        description="Writes one index file per shard in the format of DALI's tfrecord2idx: "
+        "offset and size of each record. Shards are not read.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", help="a dataset written by imagebeam convert")
+    parser.add_argument(
+        "--output", metavar="DIR", help="where the files go (default: dali_index in the dataset)"
+    )
+    parser.set_defaults(run=_run_index)
+
+
+def _run_index(args: argparse.Namespace) -> int:
+    from beam_pipeline.random_access import write_dali_index
+
+    for path in write_dali_index(args.directory, args.output):
+        print(path)
+    return 0

@@ -35,6 +35,7 @@ REJECTED_FILE = "rejected.jsonl"
 SUCCESS_FILE = "_SUCCESS"
 CARD_FILE = "README.md"
 PREVIEW_FILE = "preview.html"
+DALI_INDEX_DIRECTORY = "dali_index"
 
 SHARD_FILE = re.compile(
     r"(?P<name>[A-Za-z]\w*)-(?P<split>[^-/]+)\.tfrecord"

@@ -30,6 +30,7 @@ _SPLIT_WORDS = {
     "eval": "validation",
     "test": "test",
 }
+_TEXT_ROLES = (Role.LABEL_NAME, Role.KEY, Role.FORMAT, Role.SHA256, Role.DTYPE)
 _TYPES = {
     "int64": schema_pb2.INT,
     "float": schema_pb2.FLOAT,
@@ -220,9 +221,12 @@ def guess_specs(record: bytes) -> tuple[FeatureSpec, ...]:
             role = Role.EXTRA
         if role in (Role.LABEL, Role.HEIGHT, Role.WIDTH, Role.CHANNELS) and feature.kind != "int64":
             role = Role.EXTRA
+        if role in _TEXT_ROLES and feature.kind != "bytes":
+            role = Role.EXTRA
         if feature.kind:
             # Other records may have any number of values where only this one was seen.
-            specs.append(FeatureSpec(name, role, feature.kind, role is Role.EXTRA))
+            kind = "text" if role in _TEXT_ROLES else feature.kind
+            specs.append(FeatureSpec(name, role, kind, role is Role.EXTRA))
     if not any(spec.role is Role.IMAGE for spec in specs):
         specs = _largest_is_image(specs, features)
     return tuple(specs)
