@@ -44,6 +44,7 @@ _OWN_FILES = frozenset(
         dataset_info.SUCCESS_FILE,
         dataset_info.CARD_FILE,
         dataset_info.PREVIEW_FILE,
+        dataset_info.DALI_INDEX_DIRECTORY,
     }
 )
 _SHARD_LIKE = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?(\.gz)?(\.idx)?|.*\.labels\.txt")
