@@ -40,7 +40,7 @@ from beam_pipeline.types import (
 # that the results of all workers together stay small in memory.
 MIN_CHUNK_IMAGES = 16
 MAX_CHUNK_IMAGES = 256
-CHUNK_BYTES = 4 << 20  # 4 MiB of input
+CHUNK_BYTES = 2 << 20  # 2 MiB of input
 # Objects in a remote store are fetched side by side: each costs a round trip.
 REMOTE_READ_THREADS = 16
 

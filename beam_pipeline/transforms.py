@@ -38,7 +38,7 @@ from beam_pipeline.worker_check import WorkerCheck
 DUPLICATE_BUCKETS = 128
 # References in one element, and references held before batches are sent.
 BATCH_REFS = 2048
-HELD_REFS = 1 << 17
+HELD_REFS = 1 << 13
 
 REPORT_TAG = "report"
 REJECTS_TAG = "rejects"
