@@ -57,7 +57,7 @@ class _Level:
         self.folders: list[str] = []
         self.images: list[str] = []
         self.others = 0
-        for entry in storage.list_directory(uri):
+        for entry in storage.list_directory(uri, sizes=False):
             if ignored_kind(entry.path):
                 continue
             if entry.kind == "directory":

@@ -75,13 +75,18 @@ def exists(uri: str) -> bool:
     return entry is not None and entry.kind != "broken_link"
 
 
-def list_directory(uri: str) -> list[Entry]:
+def list_directory(uri: str, sizes: bool = True) -> list[Entry]:
     """One level of a directory, sorted by name.
+
+    Args:
+      uri: the directory.
+      sizes: False allows entries without a size, where that is faster.
 
     Raises:
       StorageError: there is no such directory, or it cannot be listed.
     """
-    return _store(uri).list_directory(uri)
+    store = _store(uri)
+    return store.list_directory(uri, sizes) if store is local else store.list_directory(uri)
 
 
 def walk(
