@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
-import threading
 import uuid
 from typing import Any
 from urllib.parse import quote
 
 from beam_pipeline.errors import StorageError
 from beam_pipeline.storage.config import StorageConfig
+from beam_pipeline.storage.gcs_session import MEND_CREDENTIALS, make_session
 from beam_pipeline.storage.local import too_many_bytes
 from beam_pipeline.storage.object_store import Head, Listed, ObjectStore
 from beam_pipeline.storage.retry import Fault, Kind
 
-_LOGGER = logging.getLogger(__name__)
-
 _ENDPOINT = "https://storage.googleapis.com"
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_MAX_CONNECTIONS = 64  # at least the number of threads that read at the same time
 _TIMEOUT = (5, 60)  # seconds to connect, seconds between two packets
-_CREDENTIALS_SECONDS = 8.0  # a metadata server that does not answer by then is none
 _QUANTUM = 256 << 10  # 256 KiB: pieces of a large upload are multiples of this
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 
-_CREDENTIALS = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS \
-to a service account's key file, on the workers too"
 _MEND = {
     Kind.NO_BUCKET: "check its name, or make it",
-    Kind.CREDENTIALS: _CREDENTIALS,
+    Kind.CREDENTIALS: MEND_CREDENTIALS,
     Kind.DENIED: "the account in use lacks the permission",
     Kind.UNREACHABLE: "check the network, and STORAGE_EMULATOR_HOST if it is set",
     Kind.CHANGED: "it was replaced while it was read; run again",
@@ -64,7 +56,7 @@ class GcsStore(ObjectStore):
         self._endpoint = (endpoint or _ENDPOINT).rstrip("/")
         self._project = config.gcs_project
         try:
-            self._session, self._anonymous = _make_session(bool(endpoint))
+            self._session, self._anonymous = make_session(bool(endpoint))
         except ImportError as error:
             raise StorageError(
                 "cannot use gs://: google-auth is not installed (pip install 'apache-beam[gcp]')"
@@ -363,53 +355,3 @@ def _kind_of_answer(error: _AnswerError) -> Kind:
         412: Kind.CHANGED,
         416: Kind.RANGE,
     }.get(error.status, Kind.OTHER)
-
-
-def _make_session(custom_endpoint: bool) -> tuple[Any, bool]:
-    """A session that adds credentials to each request, and whether it has none to add.
-
-    An emulator needs none. Elsewhere, without any, public buckets can be read.
-    """
-    import google.auth.transport.requests
-    import requests
-    import requests.adapters
-
-    credentials = None
-    if not custom_endpoint or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        credentials = _find_credentials()
-    session: Any = requests.Session()
-    if credentials is not None:
-        session = google.auth.transport.requests.AuthorizedSession(credentials, refresh_timeout=30)
-    adapter = requests.adapters.HTTPAdapter(
-        pool_connections=4, pool_maxsize=_MAX_CONNECTIONS, max_retries=0
-    )
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
-    return session, credentials is None and not custom_endpoint
-
-
-def _find_credentials() -> Any:
-    """Application Default Credentials, or None; looks for them a few seconds at most."""
-    import google.auth
-    import google.auth.exceptions
-
-    found: list[Any] = []
-
-    def look() -> None:
-        try:
-            found.append(google.auth.default(scopes=[_SCOPE])[0])
-        except Exception as error:
-            found.append(error)
-
-    # In a thread, because off Google's machines the wait for the metadata server
-    # may take far longer than anybody wants to wait for an error message.
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(_CREDENTIALS_SECONDS)
-    if not found or isinstance(found[0], google.auth.exceptions.DefaultCredentialsError):
-        if found and os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            raise StorageError(f"cannot use gs://: {found[0]} ({_CREDENTIALS})") from found[0]
-        return None
-    if isinstance(found[0], Exception):
-        raise StorageError(f"cannot use gs://: {found[0]} ({_CREDENTIALS})") from found[0]
-    return found[0]

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from beam_pipeline.errors import ImageRejectedError, StorageError
 from beam_pipeline.storage.local import short_range, too_many_bytes
 from beam_pipeline.storage.paths import DIRECTORY, FILE, Entry, basename
+from beam_pipeline.storage.prefixes import walk_paths
 from beam_pipeline.storage.retry import Fault, Kind, ObjectStoreError, Retrier, failure
 from beam_pipeline.storage.streams import READ_BYTES, RangeReader, UploadWriter
 from beam_pipeline.types import RejectReason
@@ -210,45 +211,19 @@ class ObjectStore(abc.ABC):
     ) -> Iterator[Entry]:
         """See `storage.walk`."""
         bucket, prefix = self._prefix(uri)
-        # The directories that the last key was in: [path, whether anything was yielded].
-        inside: list[tuple[str, list[bool]]] = []
-        skipped: str | None = None
         found = not prefix
+        listing = self._list(uri, bucket, prefix)
 
-        def leave(path: str) -> Iterator[Entry]:
-            while inside and not path.startswith(inside[-1][0] + "/"):
-                name, used = inside.pop()
-                if not used[0]:
-                    yield Entry(self._uri(bucket, prefix + name), name, DIRECTORY)
+        def paths() -> Iterator[tuple[str, int]]:
+            nonlocal found
+            for key, size in listing:
+                found = True
+                yield key[len(prefix) :], size or 0
 
-        for key, size in self._list(uri, bucket, prefix):
-            found = True
-            path = key[len(prefix) :]
-            if not path or (skipped is not None and path.startswith(skipped)):
-                continue
-            yield from leave(path)
-            start = len(inside[-1][0]) + 1 if inside else 0
-            while (cut := path.find("/", start)) >= 0:
-                folder = path[:cut]
-                if skip is not None and skip(path[start:cut]):
-                    skipped = folder + "/"
-                    break
-                for _, used in inside:
-                    used[0] = True
-                inside.append((folder, [directories]))
-                if directories:
-                    yield Entry(self._uri(bucket, prefix + folder), folder, DIRECTORY)
-                start = cut + 1
-            else:
-                name = path[start:]
-                if not name or (skip is not None and skip(name)):
-                    continue  # "folder/" is an object that stands for an empty folder
-                for _, used in inside:
-                    used[0] = True
-                yield Entry(self._uri(bucket, key), path, FILE, size or 0)
+        for path, kind, size in walk_paths(paths(), skip, directories):
+            yield Entry(self._uri(bucket, prefix + path), path, kind, size)
         if not found:
             raise self._no_directory(uri)
-        yield from leave("")
 
     # Reading.
 
