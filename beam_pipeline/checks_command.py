@@ -15,6 +15,7 @@ from beam_pipeline.errors import UsageError
 def add_commands(subparsers: Any) -> None:
     """Adds the commands that read a dataset back; imports nothing heavy."""
     _add_verify(subparsers)
+    _add_stats(subparsers)
     _add_show(subparsers)
     _add_index(subparsers)
 
@@ -89,6 +90,53 @@ def _run_verify(args: argparse.Namespace, beam_options: list[str]) -> int:
     else:
         print(result.text(shown=args.max_faults), file=sys.stdout if result.ok else sys.stderr)
     return 0 if result.ok else 1
+
+
+def _add_stats(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "stats",
+        help="count and measure a dataset",
+        description="Images, bytes, classes and their balance, sizes, formats, pixel values, "
+        "and how splits differ. Options that are not listed here go to Apache Beam.",
+        allow_abbrev=False,
+    )
+    _add_source(parser)
+    parser.add_argument(
+        "--pixels",
+        default="1000",
+        metavar="N|all|none",
+        help="images to decode for pixel statistics (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="shards read side by side (default: one a core)"
+    )
+    parser.set_defaults(run=_run_stats, takes_beam_options=True)
+
+
+def _run_stats(args: argparse.Namespace, beam_options: list[str]) -> int:
+    _check_source(args)
+    pixels = _parse_pixels(args.pixels)
+    _prepare(args)
+    from beam_pipeline.checks.statistics import gather
+    from beam_pipeline.checks.statistics_text import statistics_text
+
+    statistics = gather(
+        args.directory,
+        globs=args.glob,
+        pixels=pixels,
+        beam_options=beam_options,
+        threads=args.workers,
+    )
+    print(json.dumps(statistics.to_json(), indent=2) if args.json else statistics_text(statistics))
+    return 0
+
+
+def _parse_pixels(text: str) -> int | None:
+    if text in ("all", "none"):
+        return None if text == "all" else 0
+    if not text.isdigit():
+        raise UsageError(f"--pixels must be a number of images, all or none, got {text!r}")
+    return int(text)
 
 
 def _add_show(subparsers: Any) -> None:
