@@ -97,8 +97,13 @@ def pixels_model(card: ModelCard, model: keras.Model) -> keras.Model:
     """A Keras model from pixels of any size to {"probabilities", "label"}."""
     height, width, channels = card.input_shape
     inputs = keras.Input((None, None, channels), name="pixels")
-    x = layers.Resizing(height, width, crop_to_aspect_ratio=card.resize_mode == "crop")(inputs)
-    probabilities = layers.Softmax(dtype="float32", name="probabilities")(model(x))
+    # Averages when shrinking, as the decoder does where more than half of a side goes.
+    x = layers.Resizing(
+        height, width, crop_to_aspect_ratio=card.resize_mode == "crop", antialias=True
+    )(inputs)
+    # Told outright: Resizing is by default in training mode, and would take the rest along.
+    logits = model(x, training=False)
+    probabilities = layers.Softmax(dtype="float32", name="probabilities")(logits)
     best = keras.ops.argmax(probabilities, axis=-1)
     names = layers.StringLookup(
         vocabulary=list(card.labels), num_oov_indices=0, invert=True, name="label"

@@ -65,6 +65,11 @@ def _plain(text: str, longest: int = 24) -> str:
     return text.replace("\\", "\\\\").replace("$", r"\$").replace("\n", " ")
 
 
+def _end(key: str, longest: int) -> str:
+    """The end of a key, where file names differ."""
+    return _plain(key if len(key) <= longest else "…" + key[1 - longest :], longest)
+
+
 def _confusion(axes: Any, scores: Scores, labels: Sequence[str]) -> None:
     counts = scores.confusion
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -113,7 +118,7 @@ def _contact_sheet(mistakes: Sequence[Mistake], labels: Sequence[str]) -> Any:
             fontsize=8,
         )
         axes.text(
-            0.5, -0.04, _plain(mistake.key[-26:], 26), transform=axes.transAxes,
+            0.5, -0.04, _end(mistake.key, 28), transform=axes.transAxes,
             ha="center", va="top", fontsize=5,
         )  # fmt: skip
     return figure
