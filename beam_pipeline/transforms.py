@@ -173,7 +173,7 @@ class ListBatches(beam.PTransform):
 
     def expand(self, pipeline: beam.Pipeline) -> Any:
         """Applies the transform."""
-        return (
+        listed = (
             pipeline
             | "Inputs" >> beam.Create([self._plan])
             # InputPlan
@@ -182,6 +182,9 @@ class ListBatches(beam.PTransform):
                 REPORT_TAG, main="batches"
             )
         )
+        # Beam cannot infer the types of several outputs; this one chooses RefBatchCoder.
+        listed.batches.element_type = beam.typehints.Tuple[int, RefBatch]
+        return listed
 
 
 class _ListBatchesDoFn(beam.DoFn):
@@ -285,7 +288,9 @@ class WriteDataset(beam.PTransform):
             results = (
                 resolved
                 | "AssignShards"
-                >> beam.ParDo(_AssignShardsDoFn(options), beam.pvalue.AsSingleton(plan))
+                >> beam.ParDo(
+                    _AssignShardsDoFn(options), beam.pvalue.AsSingleton(plan)
+                ).with_output_types(tuple[tuple[str, int], RefBatch])
                 # ((split, shard), RefBatch)
                 | "GroupByShard" >> beam.GroupByKey()
                 # ((split, shard), Iterable[RefBatch])
