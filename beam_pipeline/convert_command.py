@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.image_sniff import SOURCE_FORMATS
 from beam_pipeline.options import (
     ColorProfile,
     Compression,
@@ -340,7 +341,13 @@ def _parse_formats(text: str | None) -> frozenset[str] | None:
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     if not names:
         raise UsageError(f"--formats must be a list such as jpeg,png, got {text!r}")
-    return frozenset({"jpg": "jpeg", "tif": "tiff"}.get(name, name) for name in names)
+    formats = frozenset({"jpg": "jpeg", "tif": "tiff", "heif": "heic"}.get(n, n) for n in names)
+    unknown = sorted(formats - set(SOURCE_FORMATS))
+    if unknown:
+        raise UsageError(
+            f"--formats: {', '.join(unknown)} is not known; known are {', '.join(SOURCE_FORMATS)}"
+        )
+    return formats
 
 
 def _parse_split(text: str | None) -> dict[str, float]:

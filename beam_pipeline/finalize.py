@@ -233,7 +233,7 @@ def _describe(
             "ignored_text": report.ignored_text(),
             "ignored": dict(sorted(report.ignored.items())),
             "warnings": [*plan.warnings, *report.warnings],
-            "empty_splits": sorted(set(plan.splits) - set(splits)),
+            "empty_splits": sorted(set(plan.named_splits) - set(splits)),
             "empty_classes": _emptied_classes(plan, splits),
             "rejects_shown": _shown(results),
         },

@@ -39,6 +39,8 @@ class PlanTally:
         self.inputs = 0
         self.outcomes: Counter[str] = Counter()  # of problems found before reading
         self.labels: set[str] = set()  # of all references, refused ones too
+        self.refused_labels: set[str] = set()  # of refused references
+        self.named_splits: set[str] = set()  # that the input names, or that may get an image
         self.classes: dict[str, Counter[str]] = {}  # split → label → images
         self.repeated_features: set[str] = set()  # that hold a list in any row
         self.overheads: Counter[str] = Counter()  # split → bytes beside the images
@@ -55,8 +57,12 @@ class PlanTally:
             split = assign_split(ref, output.split, output.seed)
             order = order_hash(output.seed, ref.key)
             hashes, sizes = by_split.setdefault(split, ([], []))
+            if ref.split is not None or ref.problem is None:
+                self.named_splits.add(split)
             if ref.problem is not None:
                 self.outcomes[ref.problem.outcome.value] += 1
+                if ref.problem.outcome is Outcome.REJECTED and ref.label is not None:
+                    self.refused_labels.add(ref.label)
                 continue
             hashes.append(order)
             overhead = record_overhead(ref)
@@ -75,6 +81,8 @@ class PlanTally:
         self.inputs += other.inputs
         self.outcomes += other.outcomes
         self.labels |= other.labels
+        self.refused_labels |= other.refused_labels
+        self.named_splits |= other.named_splits
         self.repeated_features |= other.repeated_features
         self.overheads += other.overheads
         for split, classes in other.classes.items():
@@ -145,6 +153,9 @@ class ConversionPlan:
       inputs: references listed, duplicates and known rejects included.
       duplicates, rejected: references that already have their verdict.
       occurring: the classes that any input names, in the order of their ids.
+      refused_labels: labels of references that are refused already, sorted.
+      named_splits: splits that the input names or that may get an image, sorted; a
+        refused row without a split is in the default split, which may be neither.
       repeated_features: further features that are variable-length lists, sorted.
       warnings: about labels, for the user.
     """
@@ -154,6 +165,8 @@ class ConversionPlan:
     inputs: int
     duplicates: int
     rejected: int
+    refused_labels: tuple[str, ...] = ()
+    named_splits: tuple[str, ...] = ()
     occurring: tuple[str, ...] = ()
     repeated_features: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -238,6 +251,8 @@ def make_plan(
         duplicates=tally.outcomes[Outcome.DUPLICATE.value],
         rejected=tally.outcomes[Outcome.REJECTED.value],
         occurring=tuple(label for label in labels or () if label in tally.labels),
+        refused_labels=tuple(sorted(tally.refused_labels)),
+        named_splits=tuple(sorted(tally.named_splits)),
         repeated_features=tuple(sorted(tally.repeated_features)),
         warnings=warnings,
     )

@@ -123,6 +123,10 @@ class _MakeRecordsDoFn(beam.DoFn):
         self._options = options
         self._reporter = reporter
 
+    def setup(self) -> None:
+        # Beam's own writer follows in the same process and must reach the same stores.
+        storage.configure_beam(self._maker.storage)
+
     def process(self, batch: RefBatch) -> Iterator[Any]:
         output = self._options.output
         for refs in records.chunks(batch.refs, self._options.image):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from beam_pipeline import dataset_info
 from beam_pipeline.dataset_info import DatasetInfo
+from beam_pipeline.image_warnings import describe_warnings
 from beam_pipeline.progress import duration
 
 # The sentence that tells the user what to do about each kind of reject.
@@ -126,7 +127,7 @@ class ConversionSummary:
             warnings.append(f"class {label} has no image left: all of its inputs were refused")
         counted = run.get("decoder_warnings")
         if isinstance(counted, dict):
-            warnings += [f"decoders warned {n:,} times: {kind}" for kind, n in counted.items()]
+            warnings += [f"decoder: {line}" for line in describe_warnings(counted)]
         return [printable(line) for line in warnings]
 
 

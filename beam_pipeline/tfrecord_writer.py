@@ -16,12 +16,12 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.io import filebasedsink
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.tfrecordio import _TFRecordSink
 from apache_beam.options.value_provider import StaticValueProvider
 
@@ -41,6 +41,7 @@ BEAM_COMPRESSION = {
     Compression.GZIP: CompressionTypes.GZIP,
 }
 
+_RENAME_THREADS = 16
 # Rejects whose text travels with a shard's result for the summary; all are in the file.
 _REJECTS_SHOWN = 3
 
@@ -132,17 +133,27 @@ class ShardSink(_TFRecordSink):
 
     Beam's finalize step matches existing files by a glob made of the output path, which
     fails where the path holds `[`, and takes a target of equal size for the same file.
-    Here names are literal, and a staged file always wins.
+    Here names are literal, and a staged file always wins. Files are opened and renamed
+    through our storage, which repeats what an object store refuses for a moment.
     """
 
     def open(self, temp_path: str) -> Any:
         """Opens a staged file; its checksum is that of the bytes on disk."""
-        self.file = HashingFile(
-            FileSystems.create(temp_path, self.mime_type, CompressionTypes.UNCOMPRESSED)
-        )
+        self.file = HashingFile(storage.open_write(temp_path))
         if self.compression_type == CompressionTypes.UNCOMPRESSED:
             return self.file
         return CompressedFile(self.file, self.compression_type)
+
+    def finalize_write(
+        self, init_result: str, writer_results: list[str], unused_pre_finalize: Any
+    ) -> Iterator[str]:
+        """Renames staged files to their final names, in sorted order; safe to repeat."""
+        results = sorted(writer_results)
+        sources, targets, _, _ = self._check_state_for_finalize_write(results, len(results))
+        with ThreadPoolExecutor(_RENAME_THREADS) as pool:
+            list(pool.map(storage.rename, sources, targets))
+        storage.delete_tree(init_result)
+        yield from targets
 
     def _get_final_name_glob(self, num_shards: int, w: Any = None) -> str:
         return self._get_final_name(0, num_shards, w)  # only reported, never matched
