@@ -56,7 +56,7 @@ def test_the_whole_text() -> None:
         "warning: labels 'a' and 'A' differ only in case",
         "warning: split test came out empty: all of its inputs were refused",
         "warning: class c has no image left: all of its inputs were refused",
-        "warning: decoders warned 3 times: bad EXIF",
+        "warning: decoder: bad EXIF (3×)",
         "",
         "rejected: 2 empty - the file has no bytes: copy or download it again",
         "    a/0.jpg: the file has no bytes",
