@@ -57,7 +57,6 @@ setup(
     },
     entry_points={"console_scripts": ["imagebeam=beam_pipeline.cli:console"]},
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
