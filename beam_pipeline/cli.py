@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ EXIT_INTERRUPTED = 130
 def make_parser() -> argparse.ArgumentParser:
     """The argument parser with all sub-commands; imports nothing heavy."""
     from beam_pipeline import checks_command, convert_command, runners_command, sample_command
+    from training import cli as training_cli
 
     parser = argparse.ArgumentParser(
         prog="imagebeam",
@@ -32,10 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     sample_command.add_command(subparsers)
     checks_command.add_commands(subparsers)
     runners_command.add_commands(subparsers)
-    with contextlib.suppress(ImportError):
-        from training import cli as training_cli
-
-        training_cli.add_commands(subparsers)
+    training_cli.add_commands(subparsers)
     return parser
 
 
