@@ -102,6 +102,7 @@ def convert(
             f"--no_wait: on {engine.name}, with workers {engine.place.value}, the job ends with "
             "this process; leave the option out"
         )
+    storage.configure(storage.config_from_options(engine.options))
     for line in engine.lines:
         say(line)
     runners.refuse_local_paths(
@@ -125,7 +126,12 @@ def convert(
             say(f"cleared what an interrupted run left: {staging}")
         if engine.survives:
             # Written before the job starts: it goes on should this process be killed.
-            directory.describe_run(detached=True, runner=engine.name, status=engine.status)
+            directory.describe_run(
+                detached=True,
+                runner=engine.name,
+                status=engine.status,
+                job_name=engine.job_name,
+            )
         board = None
         if engine.place is not runners.Place.ELSEWHERE:
             board = stack.enter_context(tempfile.TemporaryDirectory(prefix="imagebeam-progress-"))

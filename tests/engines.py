@@ -59,7 +59,8 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     raise AssertionError(f"{what}: not within {seconds:g} s")
 
 
-def _listens(port: int, host: str = "127.0.0.1") -> bool:
+def network_listens(host: str, port: int) -> bool:
+    """Whether somebody listens at host:port."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
@@ -79,7 +80,9 @@ def running(
         process = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=cwd, env=env)
     try:
         wait_until(
-            lambda: process.poll() is not None or _listens(port), 60, f"{command[0]} at {port}"
+            lambda: process.poll() is not None or network_listens("127.0.0.1", port),
+            60,
+            f"{command[0]} at {port}",
         )
         assert process.poll() is None, log.read_text(errors="replace")
         yield process

@@ -69,6 +69,7 @@ def preset(flags: Flags, name: str) -> Engine:
             + (f"image {image}" if image else f"installed from {setup or 'packages'}"),
         ),
         status=f"https://console.cloud.google.com/dataflow/jobs/{region}?project={project}",
+        job_name=str(job),
     )
 
 

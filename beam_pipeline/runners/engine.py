@@ -33,6 +33,7 @@ class Engine:
       survives: the job goes on when this process is gone.
       lines: what it will do, for the user.
       status: where else the job can be looked at (a URL or a command), or None.
+      job_name: by which the engine lists the job, or None.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Engine:
     survives: bool = False
     lines: tuple[str, ...] = ()
     status: str | None = None
+    job_name: str | None = None
 
     def make_runner(self) -> Any:
         """A runner object for the local engine, else the runner's name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any, NamedTuple
 
 from apache_beam.options.pipeline_options import FlinkRunnerOptions
@@ -85,6 +86,7 @@ def preset(flags: Flags, name: str) -> Engine:
     """Flink on a cluster (--flink_master), behind a job server, or inside Beam's job server."""
     flags.default("job_server_timeout", job_service.JOB_SECONDS)
     flags.default("environment_cache_millis", ENVIRONMENT_CACHE)
+    flags.default("job_name", job_name(name))
     flags.default("number_of_execution_retries", RESTARTS)
     flags.default("execution_retry_delay", RESTART_DELAY)
     master = str(flags.get("flink_master"))
@@ -106,8 +108,14 @@ def preset(flags: Flags, name: str) -> Engine:
         here = job_service.check_endpoint(endpoint) and here
         lines.append(f"job server: {endpoint}")
     else:
-        artifact = f"beam-runners-flink-{flags.get('flink_version')}-job-server"
-        jar = job_service.check_jar(flags, "flink_job_server_jar", artifact, JAR_VARIABLE)
+        version = str(flags.get("flink_version"))
+        jar = job_service.check_jar(
+            flags,
+            "flink_job_server_jar",
+            f"beam-runners-flink-{version}-job-server",
+            JAR_VARIABLE,
+            version,
+        )
         lines.append(jar)
     if master in EMBEDDED and not endpoint:
         lines.insert(0, "engine: Flink inside Beam's job server on this machine")
@@ -126,7 +134,13 @@ def preset(flags: Flags, name: str) -> Engine:
         survives=place is not Place.THIS_PROCESS and master not in EMBEDDED,
         lines=tuple(lines),
         status=status,
+        job_name=str(flags.get("job_name")),
     )
+
+
+def job_name(dataset: str) -> str:
+    """A name by which the job is found among the jobs of a cluster."""
+    return f"imagebeam-{dataset}-{uuid.uuid4().hex[:8]}"
 
 
 def _match_version(flags: Flags, cluster: Cluster, master: str) -> None:

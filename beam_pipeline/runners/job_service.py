@@ -55,7 +55,9 @@ def check_endpoint(endpoint: str, option: str = "--job_endpoint") -> bool:
     return network.is_this_machine(host)
 
 
-def check_jar(flags: Flags, option: str, artifact: str, variable: str | None = None) -> str:
+def check_jar(
+    flags: Flags, option: str, artifact: str, variable: str | None = None, version: str = ""
+) -> str:
     """Chooses the jar of a job server that Beam will start, and looks for Java.
 
     Args:
@@ -63,6 +65,7 @@ def check_jar(flags: Flags, option: str, artifact: str, variable: str | None = N
       option: such as "flink_job_server_jar".
       artifact: what Beam would download, such as "beam-runners-flink-1.20-job-server".
       variable: environment variable that names a jar, or None.
+      version: stands for {version} in the variable's value.
 
     Returns:
       What will be used, for the user.
@@ -70,7 +73,8 @@ def check_jar(flags: Flags, option: str, artifact: str, variable: str | None = N
     jar = flags.get(option)
     source = f"--{option}"
     if jar is None and variable is not None and os.environ.get(variable):
-        jar = os.environ[variable]
+        # One name for the jars of several versions.
+        jar = os.environ[variable].replace("{version}", version)
         source = variable
         flags.default(option, jar)
     if jar is not None and "://" not in jar and not os.path.isfile(jar):

@@ -157,7 +157,12 @@ class Cluster:
 
     def alive(self) -> list[dict[str, Any]]:
         """The processes of this cluster that still run."""
-        return [p for p in self.state["processes"] if start_time(p["pid"]) == p["started"]]
+        return [
+            process
+            for process in self.state["processes"]
+            # One that ended at once has no start time.
+            if process["started"] and process["started"] == start_time(process["pid"])
+        ]
 
     def save(self) -> None:
         """Writes the processes down."""
