@@ -16,6 +16,7 @@ def add_commands(subparsers: Any) -> None:
     """Adds the commands that read a dataset back; imports nothing heavy."""
     _add_verify(subparsers)
     _add_stats(subparsers)
+    _add_preview(subparsers)
     _add_show(subparsers)
     _add_index(subparsers)
 
@@ -128,6 +129,74 @@ def _run_stats(args: argparse.Namespace, beam_options: list[str]) -> int:
         threads=args.workers,
     )
     print(json.dumps(statistics.to_json(), indent=2) if args.json else statistics_text(statistics))
+    return 0
+
+
+def _add_preview(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "preview",
+        help="make a page to look at a dataset",
+        description="Writes one HTML page that needs no network: classes, sizes, random images, "
+        "rejects, the conversion. Options that are not listed here go to Apache Beam.",
+        allow_abbrev=False,
+    )
+    _add_source(parser)
+    parser.add_argument(
+        "--output", metavar="FILE", help="the page (default: preview.html in the dataset)"
+    )
+    parser.add_argument(
+        "--png", metavar="FILE", help="write only the contact sheet, as a PNG image"
+    )
+    parser.add_argument(
+        "--per_class",
+        type=int,
+        default=12,
+        metavar="N",
+        help="random images of each class and split (default: %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the choice (default: 0)")
+    parser.add_argument(
+        "--pixels",
+        default="1000",
+        metavar="N|all|none",
+        help="images to decode for pixel statistics (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="shards read side by side (default: one a core)"
+    )
+    parser.set_defaults(run=_run_preview, takes_beam_options=True)
+
+
+def _run_preview(args: argparse.Namespace, beam_options: list[str]) -> int:
+    _check_source(args)
+    if args.png and args.output:
+        raise UsageError("give --output for the page, or --png for the contact sheet alone")
+    if args.glob and not (args.output or args.png):
+        raise UsageError("--glob needs --output FILE: these files have no directory of their own")
+    pixels = 0 if args.png else _parse_pixels(args.pixels)
+    _prepare(args)
+    from beam_pipeline import dataset_info, storage
+    from beam_pipeline.checks import preview
+
+    statistics = preview.gather_preview(
+        args.directory,
+        globs=args.glob,
+        per_class=args.per_class,
+        pixels=pixels,
+        seed=args.seed,
+        beam_options=beam_options,
+        threads=args.workers,
+    )
+    output = args.png or args.output
+    if args.png:
+        preview.write_sheet(statistics, output)
+    else:
+        output = output or storage.join(args.directory, dataset_info.PREVIEW_FILE)
+        preview.write_page(statistics, output, args.seed)
+    if args.json:
+        print(json.dumps({"output": output, **statistics.to_json()}, indent=2))
+    else:
+        print(f"preview: {output}")
     return 0
 
 
