@@ -24,6 +24,7 @@ from beam_pipeline.errors import OutputError
 STAGING_PREFIX = ".imagebeam-"
 LOCK_FILE = ".imagebeam.lock"
 RUN_FILE = "run.json"
+PLAN_FILE = "plan.json"  # written by the job: inputs and shards to come
 # Written into the staging directory before the first file moves out of it: names that
 # appear in, and names that disappear from, the output directory.
 MOVES_FILE = "moves.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from beam_pipeline.inputs import (
 )
 from beam_pipeline.listing_sizes import with_sizes
 from beam_pipeline.options import ConvertOptions, FeatureNames, ImageOptions, InputOptions
+from beam_pipeline.output_directory import PLAN_FILE
 from beam_pipeline.plan import ConversionPlan, PlanTally, make_plan
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
@@ -349,6 +351,12 @@ def _make_plan(tally: PlanTally, options: ConvertOptions, context: WriteContext)
     )
     context.reporter.set_total(plan.inputs)
     beam.metrics.Metrics.counter("imagebeam", "planned").inc(plan.inputs)
+    shards = sum(len(split.bounds) for split in plan.splits.values() if split.records)
+    # For `imagebeam status`, which may be asked on another machine.
+    storage.write_bytes(
+        storage.join(context.staging, PLAN_FILE),
+        json.dumps({"inputs": plan.inputs, "shards": shards}).encode(),
+    )
     return plan
 
 
