@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from beam_pipeline.options import ConvertOptions, ImageOptions, InputOptions, OutputOptions
     from beam_pipeline.pipeline import convert
     from beam_pipeline.summary import ConversionSummary
-    from beam_pipeline.transforms import ImagesToExamples, ListImages, WriteDataset
+    from beam_pipeline.transforms import ImagesToExamples, ListImages
     from beam_pipeline.types import ImageRef, RejectedImage
+    from beam_pipeline.write_images import WriteImages
 
 _MODULES = {
     "ConversionSummary": "summary",
@@ -32,7 +33,7 @@ _MODULES = {
     "ListImages": "transforms",
     "OutputOptions": "options",
     "RejectedImage": "types",
-    "WriteDataset": "transforms",
+    "WriteImages": "write_images",
     "convert": "pipeline",
     "read_dataset_info": "dataset_info",
 }
@@ -50,7 +51,7 @@ __all__ = [
     "ListImages",
     "OutputOptions",
     "RejectedImage",
-    "WriteDataset",
+    "WriteImages",
     "__version__",
     "convert",
     "read_dataset_info",

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import datetime
 import functools
-import importlib.metadata
 import json
-import os
-import platform
-import re
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,14 +21,15 @@ from beam_pipeline.examples import check_feature_names
 from beam_pipeline.failures import raise_cause
 from beam_pipeline.finalize import failed_directory
 from beam_pipeline.inputs import InputPlan, declared_labels, given_labels, resolve_inputs
+from beam_pipeline.naming import with_absolute_output, with_name
 from beam_pipeline.options import ConvertOptions, Writer
 from beam_pipeline.output_directory import RUN_FILE, OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
-from beam_pipeline.runners import DetachedJob, Engine, Job
+from beam_pipeline.run_description import describe_run
+from beam_pipeline.runners import DetachedJob, Job
 from beam_pipeline.storage import config as storage_config
 from beam_pipeline.summary import ConversionSummary
 from beam_pipeline.transforms import ListBatches, WriteContext, WriteDataset
-from beam_pipeline.version import __version__
 from beam_pipeline.worker_check import WorkerCheck, make_check
 
 
@@ -139,7 +132,7 @@ def convert(
         context = WriteContext(
             staging=directory.staging,
             replaced=tuple(directory.replaced),
-            run=describe_run(options, engine, directory.run_id, command),
+            run=describe_run(options, engine.runner, directory.run_id, command),
             reporter=ProgressReporter(board),
             storage=storage_config.current(),
             declared_labels=declared_labels(inputs),
@@ -242,68 +235,3 @@ def _read_outcome(output: str, run_id: str) -> DatasetInfo:
         f"the pipeline ended, but its last step left nothing in {output}. If workers ran on "
         "other machines, they must see this path"
     )
-
-
-def with_name(options: ConvertOptions) -> ConvertOptions:
-    """`options` with a dataset name, made from the output directory where none is given."""
-    if options.output.name is not None:
-        return options
-    base = storage.basename(
-        os.path.abspath(options.output.output)
-        if storage.is_local(options.output.output)
-        else options.output.output
-    )
-    name = re.sub(r"\W+", "_", base, flags=re.ASCII).strip("_").lower()
-    if not name or not name[0].isalpha():
-        name = f"images_{name}".rstrip("_")
-    return dataclasses.replace(options, output=dataclasses.replace(options.output, name=name))
-
-
-def with_absolute_output(options: ConvertOptions) -> ConvertOptions:
-    """`options` with an output path that holds in another process's directory."""
-    output = options.output.output
-    if not storage.is_local(output):
-        return options
-    output = os.path.abspath(output.removeprefix("file://"))
-    return dataclasses.replace(options, output=dataclasses.replace(options.output, output=output))
-
-
-def describe_run(
-    options: ConvertOptions,
-    engine: Engine,
-    run_id: str,
-    command: Sequence[str] | None,
-) -> dict[str, Any]:
-    """What conversion.json says of the run itself."""
-    versions = {
-        name: _version(name)
-        for name in ("apache-beam", "tfx-bsl", "pillow", "pyarrow", "tensorflow-metadata")
-    }
-    return {
-        "run_id": run_id,
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv if command is None else command),
-        "runner": engine.runner,
-        "options": _plain(options),
-        "versions": {"imagebeam": __version__, "python": platform.python_version(), **versions},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _plain(value: Any) -> Any:
-    """Options as JSON can hold them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict) or hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    return getattr(value, "value", value)

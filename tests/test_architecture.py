@@ -39,7 +39,7 @@ PUBLIC = {
     "ListImages",
     "OutputOptions",
     "RejectedImage",
-    "WriteDataset",
+    "WriteImages",
     "__version__",
     "convert",
     "read_dataset_info",

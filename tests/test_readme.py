@@ -1,0 +1,53 @@
+"""What the README shows is run, so that it stays true."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from beam_pipeline import cli, read_dataset_info
+from beam_pipeline.sample import draw_sample
+
+README = pathlib.Path(__file__).parent.parent / "README.md"
+
+
+def example(name: str) -> str:
+    """The code block that follows `<!-- example: name -->`."""
+    pattern = rf"<!-- example: {re.escape(name)} -->\n+```python\n(.*?)```"
+    found = re.search(pattern, README.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, f"README.md has no example {name!r}"
+    return found[1]
+
+
+def test_a_pipeline_of_your_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw_sample("faces", images=105)
+    exec(compile(example("pipeline"), "README", "exec"), {})
+    info = read_dataset_info("without_neutral")
+    assert info.ledger == {"inputs": 93, "written": 90, "rejected": 3, "duplicates": 0}
+    assert "neutral" not in (info.labels or ())
+
+
+def test_convert_in_a_script(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw_sample("faces", images=105)
+    exec(compile(example("convert"), "README", "exec"), {})
+    assert read_dataset_info("dataset").records == 105
+
+
+def test_every_option_of_convert_is_explained() -> None:
+    parser = cli.make_parser()
+    (subparsers,) = [a for a in parser._actions if a.dest == "command"]
+    convert = subparsers.choices["convert"]  # type: ignore[index]
+    text = README.read_text(encoding="utf-8")
+    missing = [
+        option
+        for action in convert._actions
+        for option in action.option_strings
+        if option.startswith("--") and option != "--help" and option not in text
+    ]
+    assert not missing
