@@ -144,8 +144,8 @@ _FREE_FIELDS = frozenset(
 )
 
 
-def check_same_run(config: TrainConfig, workdir: str) -> bool:
-    """Whether `workdir` holds a run of this same configuration, to be gone on with.
+def check_same_run(config: TrainConfig, workdir: str) -> None:
+    """Makes sure that `workdir` is free, or holds a run of this same configuration.
 
     Raises:
       UsageError: it holds a run with another configuration; the differences are named.
@@ -153,7 +153,7 @@ def check_same_run(config: TrainConfig, workdir: str) -> bool:
     """
     path = os.path.join(workdir, CONFIG_FILE)
     if not os.path.exists(path):
-        return False
+        return
     stored = read_config(workdir)
     differences = [
         f"{field.name} was {getattr(stored, field.name)!r}, is {getattr(config, field.name)!r}"
@@ -166,7 +166,6 @@ def check_same_run(config: TrainConfig, workdir: str) -> bool:
             f"{workdir} holds a run with other options; use another --workdir, or repeat them:\n  "
             + "\n  ".join(differences)
         )
-    return True
 
 
 def read_config(workdir: str) -> TrainConfig:

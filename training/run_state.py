@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from beam_pipeline.errors import DatasetError, OutputError
 from training import checkpoints
 from training.checkpoints import Checkpoints
+from training.config import CONFIG_FILE, TrainConfig
 from training.steps import Learner
 from training.train_log import write_json
 from training.trained import BEST_FILE, ModelCard, best_path
@@ -80,8 +81,12 @@ class RunFiles:
         path = os.path.join(workdir, ModelCard.FILE)
         if os.path.exists(path):
             self._check_same_data(ModelCard.read(workdir).fingerprint)
-        elif writes:
-            write_json(path, card.to_json())
+
+    def begin(self, config: TrainConfig) -> None:
+        """Marks the directory as this run's; only once nothing is wrong with its options."""
+        if self._writes:
+            write_json(os.path.join(self._workdir, ModelCard.FILE), self._card.to_json())
+            write_json(os.path.join(self._workdir, CONFIG_FILE), config.to_json())
 
     def restore(self, learner: Learner) -> RunState:
         """Puts the newest checkpoint into `learner`; a fresh state when there is none."""

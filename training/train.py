@@ -23,7 +23,7 @@ from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import DatasetError, OutputError, TrainingError
 from training import devices
 from training.augment import parse_augment
-from training.config import CONFIG_FILE, TrainConfig, check_same_run
+from training.config import TrainConfig, check_same_run
 from training.decode import ImageTarget, target_for
 from training.feeding import Feed
 from training.input_pipeline import ReadOptions
@@ -33,7 +33,7 @@ from training.run_state import RunFiles, locked
 from training.scores import Scores
 from training.shards import open_dataset
 from training.steps import Learner
-from training.train_log import EpochLog, Events, ProgressLine, StepClock, write_json
+from training.train_log import EpochLog, Events, ProgressLine, StepClock
 from training.trained import ModelCard
 
 # A device that answers within this time had finished before it was asked.
@@ -95,9 +95,7 @@ def train_and_evaluate(config: TrainConfig, workdir: str, *, quiet: bool = False
         raise DatasetError(f"{config.dataset} has no labels: there is nothing to learn")
     previous = keras.config.dtype_policy()
     with locked(workdir) if chief else contextlib.nullcontext():
-        resumed = check_same_run(config, workdir)
-        if chief and not resumed:
-            write_json(os.path.join(workdir, CONFIG_FILE), config.to_json())
+        check_same_run(config, workdir)
         try:
             keras.utils.set_random_seed(config.seed)
             if config.deterministic:
@@ -184,6 +182,7 @@ class _Run:
         )
         self._state = self._files.restore(self._learner)
         _check_workers_agree(self._state.step, workdir, strategy)
+        self._files.begin(config)
         self._line.say(
             f"{card.model}, {self._learner.model.count_params():,} weights, images of "
             f"{'×'.join(map(str, target.shape))}; "

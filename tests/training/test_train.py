@@ -162,10 +162,19 @@ def test_other_options_are_refused(data, tmp_path):
     with pytest.raises(UsageError, match=r"epochs was 1, is 2\n  seed was 0, is 5"):
         runs.train(data, tmp_path / "run", epochs=2, seed=5)
     config = read_config(str(tmp_path / "run"))
-    assert check_same_run(config, str(tmp_path / "run"))
+    check_same_run(config, str(tmp_path / "run"))
     (tmp_path / "run" / "config.json").write_text("{")
     with pytest.raises(OutputError, match=r"config.json is damaged"):
         check_same_run(config, str(tmp_path / "run"))
+
+
+def test_wrong_options_do_not_occupy_the_workdir(tmp_path):
+    data = write_dataset(tmp_path / "data", splits=DATA, size=None)
+    with pytest.raises(UsageError, match="differ in size"):
+        runs.train(data, tmp_path / "run")
+    with pytest.raises(UsageError, match="nowhere"):
+        runs.train(data, tmp_path / "run", image_size=(12, 12), weights="/nowhere.h5")
+    assert runs.train(data, tmp_path / "run", image_size=(12, 12)).epochs == 3
 
 
 def test_a_changed_dataset_is_refused(data, tmp_path):
