@@ -155,6 +155,9 @@ class ProgressDisplay:
             except Exception:
                 # A runner that cannot be asked right now must not end the conversion.
                 continue
+            if not done.images:
+                # Rates count from the first image on, not from the listing.
+                self._start = time.monotonic()
             line = progress_line(done, total, time.monotonic() - self._start)
             if self._live:
                 width = os.get_terminal_size(self._stream.fileno()).columns - 1
