@@ -14,6 +14,7 @@ from beam_pipeline.inputs import (
     resolve_inputs,
 )
 from beam_pipeline.listing_sizes import with_sizes
+from beam_pipeline.naming import refuse_nested_output, with_plain_output
 from beam_pipeline.options import ConvertOptions
 from beam_pipeline.plan import ConversionPlan, PlanTally, make_plan
 from beam_pipeline.records import measure_size_ratio
@@ -28,6 +29,7 @@ def make_dry_plan(
     """Lists, resolves duplicates and plans in this process, the same way as the pipeline."""
     check_feature_names(options.output.feature_names, options.input.features)
     inputs = resolve_inputs(options.input)
+    refuse_nested_output(with_plain_output(options), inputs)
     if announce is not None:
         announce(f"input: {inputs.announcement}")
     report = ListingReport()

@@ -21,7 +21,12 @@ from beam_pipeline.examples import check_feature_names
 from beam_pipeline.failures import raise_cause
 from beam_pipeline.finalize import failed_directory
 from beam_pipeline.inputs import InputPlan, declared_labels, given_labels, resolve_inputs
-from beam_pipeline.naming import with_absolute_output, with_name
+from beam_pipeline.naming import (
+    refuse_nested_output,
+    with_absolute_output,
+    with_name,
+    with_plain_output,
+)
 from beam_pipeline.options import ConvertOptions, Writer
 from beam_pipeline.output_directory import RUN_FILE, OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
@@ -86,7 +91,7 @@ def convert(
     say = announce or (lambda line: None)
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}")
-    options = with_name(options)
+    options = with_name(with_plain_output(options))
     check_feature_names(options.output.feature_names, options.input.features)
     engine = runners.choose_engine(beam_options, str(options.output.name))
     here = engine.place is runners.Place.THIS_PROCESS
@@ -112,6 +117,7 @@ def convert(
             stack.enter_context(worker_pool.WorkerPool(workers or runners.available_cores()))
         inputs = resolve_inputs(options.input)
         say(f"input: {inputs.announcement}")
+        refuse_nested_output(options, inputs)
         directory = stack.enter_context(
             OutputDirectory(options.output.output, overwrite=options.output.overwrite)
         )

@@ -80,7 +80,8 @@ def resolve_inputs(options: InputOptions) -> InputPlan:
 def _absolute(uri: str) -> str:
     """Local paths as absolute ones: a worker may run in another directory."""
     if storage.is_local(uri):
-        return os.path.abspath(uri[len("file://") :] if uri[:7].lower() == "file://" else uri)
+        path = uri[len("file://") :] if uri[:7].lower() == "file://" else uri
+        return os.path.abspath(os.path.expanduser(path))
     return uri.rstrip("/")
 
 

@@ -94,6 +94,11 @@ def test_wrong_options_are_refused_here_too(source: pathlib.Path, tmp_path: path
         )
 
 
+def test_a_dataset_among_the_images(source: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match="lies inside the input folder"):
+        plan_text(conversions.make_options(source, source / "out"))
+
+
 def test_the_command(
     source: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import dataset_info, finalize, pipeline, storage, tfrecord_writer, worker_pool
+from beam_pipeline import dataset_info, finalize, naming, storage, tfrecord_writer, worker_pool
 from beam_pipeline.dataset_info import read_dataset_info
 from beam_pipeline.errors import ConversionError, InputError, OutputError, UsageError
 from beam_pipeline.options import FeatureType
@@ -370,14 +370,14 @@ def test_a_last_step_that_is_retried_after_a_failure_finishes(
 
 def test_without_a_name_it_comes_from_the_output(tmp_path: pathlib.Path) -> None:
     def name_for(output: str) -> str | None:
-        return pipeline.with_name(conversions.make_options("in", output)).output.name
+        return naming.with_name(conversions.make_options("in", output)).output.name
 
     assert name_for("/data/My Faces-2024/") == "my_faces_2024"
     assert name_for("gs://bucket/faces") == "faces"
     assert name_for("/data/2024") == "images_2024"
     assert name_for("/data/ünï") == "images_n" or name_for("/data/ünï") == "n"
     assert name_for("/data/☃") == "images"
-    assert pipeline.with_name(conversions.make_options("in", "x", name="y")).output.name == "y"
+    assert naming.with_name(conversions.make_options("in", "x", name="y")).output.name == "y"
 
 
 def test_workers_must_be_positive(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -434,6 +434,30 @@ def test_relative_paths(
     conversions.run("../in", ".")
     assert read_dataset_info(".").name == "here"
     assert conversions.names(tmp_path) == ["here", "in", "out"]
+
+
+@pytest.mark.parametrize("spelling", ["file://{}", "FILE://{}", "{}/", "~/"])
+def test_other_spellings_of_a_local_path(
+    spelling: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fakes.class_folders(tmp_path / "in", per_label=1)
+    base = spelling.format(tmp_path).rstrip("/")
+    conversions.run(f"{base}/in", f"{base}/out")
+    assert read_dataset_info(str(tmp_path / "out")).records == 3
+    assert conversions.names(tmp_path) == ["in", "out"]
+
+
+@pytest.mark.parametrize("where", ["out", "happy/out", "../link/out"])
+def test_a_dataset_among_the_images(where: str, tmp_path: pathlib.Path) -> None:
+    fakes.class_folders(tmp_path / "in", per_label=1)
+    (tmp_path / "link").symlink_to("in")
+    with pytest.raises(UsageError, match="lies inside the input folder"):
+        conversions.run(tmp_path / "in", tmp_path / "in" / where)
+    assert conversions.names(tmp_path / "in") == ["angry", "happy", "sad"]
+    # Beside a manifest it is no trouble.
+    (tmp_path / "in" / "m.csv").write_text("path,label\nsad/0.jpg,sad\n")
+    conversions.run(tmp_path / "in" / "m.csv", tmp_path / "in" / "out")
 
 
 def test_the_stored_options_say_everything(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
