@@ -71,6 +71,7 @@ def test_every_public_name_exists_and_is_documented() -> None:
 # Whoever may import Beam; below a folder everything may.
 USES_BEAM = (
     "combiners.py",
+    "doctor.py",  # says which engine would run
     "external_pool.py",  # Beam's worker pool
     "metrics.py",
     "pipeline.py",
@@ -78,12 +79,13 @@ USES_BEAM = (
     "stock_writer.py",  # Beam's own writer
     "tfrecord_writer.py",
     "transforms.py",
+    "write_images.py",
     "checks/",
     "inputs/",
     "runners/",
     "storage/",
 )
-USES_PILLOW = ("image", "faces.py", "sample", "checks/", "preview")
+USES_PILLOW = ("image", "faces.py", "sample", "checks/", "doctor.py")
 CONVERSION_NEVER = ("tensorflow", "keras", "tensorflow_datasets")
 MAY_LOAD_TENSORFLOW = ("checks/", "doctor")  # reading back, or asked about in a process of its own
 
