@@ -180,6 +180,9 @@ def add_command(subparsers: Any) -> None:
         help="fail when more is refused (default: %(default)s)",
     )
     group.add_argument("--max_rejects", type=int, metavar="N", help="the same as a number")
+    group.add_argument(
+        "--license", metavar="TEXT", help="of the images, such as cc-by-4.0: goes into README.md"
+    )
     group = parser.add_argument_group("run")
     group.add_argument(
         "--workers", type=int, metavar="N", help="local worker processes (default: one a core)"
@@ -280,6 +283,7 @@ def parse_options(args: argparse.Namespace) -> ConvertOptions:
             overwrite=args.overwrite,
             max_reject_fraction=args.max_reject_fraction,
             max_rejects=args.max_rejects,
+            license=args.license,
         ),
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from beam_pipeline import dataset_info, index, metadata, storage
+from beam_pipeline import card, dataset_info, index, metadata, storage
 from beam_pipeline.dataset_info import DatasetInfo, ShardInfo, SplitInfo
 from beam_pipeline.errors import ConversionError
 from beam_pipeline.examples import FeatureSpec
@@ -91,6 +91,7 @@ def finalize(
     files = {
         dataset_info.REJECTED_FILE: _rejected_text(ordered),
         dataset_info.SCHEMA_FILE: metadata.schema_pbtxt(info),
+        dataset_info.CARD_FILE: card.dataset_card(info),
         dataset_info.FEATURES_FILE: metadata.tfds_features(info),
         dataset_info.CONVERSION_FILE: metadata.conversion_json(info),
         dataset_info.DATASET_INFO_FILE: metadata.tfds_dataset_info(info),
@@ -329,6 +330,7 @@ def _announce_moves(context: FinalizeContext, info: DatasetInfo) -> None:
         dataset_info.INDEX_DIRECTORY,
         dataset_info.REJECTED_FILE,
         dataset_info.SCHEMA_FILE,
+        dataset_info.CARD_FILE,
         dataset_info.FEATURES_FILE,
         dataset_info.CONVERSION_FILE,
         dataset_info.DATASET_INFO_FILE,

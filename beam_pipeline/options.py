@@ -209,6 +209,7 @@ class OutputOptions:
       overwrite: replace a finished dataset once the new one is complete.
       max_reject_fraction: the run fails when more inputs than this are refused.
       max_rejects: the same as a number; None: no bound.
+      license: of the images, as the dataset card states it; None: not stated.
     """
 
     output: str
@@ -223,6 +224,7 @@ class OutputOptions:
     overwrite: bool = False
     max_reject_fraction: float = 0.01
     max_rejects: int | None = None
+    license: str | None = None
 
     def __post_init__(self) -> None:
         _require(bool(self.output), "output must name a directory", self.output)

@@ -83,6 +83,11 @@ class ConversionSummary:
         if run.get("ignored_text"):
             lines.append(str(run["ignored_text"]))
         lines += [f"note: {line}" for line in self._notes()]
+        if info.compression != "none":
+            lines.append(
+                f"note: {info.compression} shards are for tf.data (and imagebeam train); TFDS, "
+                "DALI and random access cannot read them"
+            )
         lines += [f"warning: {line}" for line in self._warnings()]
         if self.rejected:
             lines += ["", self.rejects_text().rstrip()]

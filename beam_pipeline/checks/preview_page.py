@@ -168,7 +168,8 @@ def _overview(statistics: Statistics) -> str:
             deviation = ", ".join(f"{value:.2f}" for value in sums.deviation())
             tiles.append((f"Mean {title}", mean, f"std {deviation}; {sums.images:,} images"))
     body = "".join(
-        f"<div><dt>{title}</dt><dd>{value}{f'<small>{note}</small>' if note else ''}</dd></div>"
+        f"<div><dt>{title}</dt><dd{' class=long' if title.startswith('Mean') else ''}>{value}"
+        f"{f'<small>{note}</small>' if note else ''}</dd></div>"
         for title, value, note in tiles
     )
     html = f'<dl class="tiles">{body}</dl><h3>Splits</h3>{_split_bar(statistics)}'
@@ -209,7 +210,7 @@ def _notes(total: SplitAccumulator) -> list[str]:
             f"colour, such as {some}"
         )
     if total.undecodable:
-        notes.append(f"{total.undecodable:,} images do not decode")
+        notes.append(f"images that do not decode: {total.undecodable:,}")
     return notes
 
 
@@ -349,7 +350,7 @@ def _shot(label: str, split_name: str, split: int, picture: Picture) -> str:
         f'<button type="button" class="shot" data-split="{split}" data-label="{attribute(shown)}" '
         f'data-splitname="{attribute(split_name)}" data-key="{attribute(picture.key)}" '
         f'data-size="{picture.width} × {picture.height}" data-place="{attribute(picture.place)}" '
-        f'title="{attribute(picture.key)}"><img{tiny} loading="lazy" decoding="async" '
+        f'title="{attribute(picture.key)}"><img{tiny} decoding="async" '
         f'alt="{attribute(shown)}: {attribute(picture.key)}" src="data:image/webp;base64,{data}">'
         f'<i class="{charts.colour(split)}"></i></button>'
     )
@@ -401,7 +402,8 @@ def _conversion(info: DatasetInfo) -> str:
             )
             facts.append((title, text(shown, 500)))
     if run.get("ignored_text"):
-        facts.append(("Ignored", text(run["ignored_text"], 500)))
+        ignored = str(run["ignored_text"]).removeprefix("ignored: ")
+        facts.append(("Ignored", text(ignored, 500)))
     html = f"<pre>{text(run.get('command', ''), 2000)}</pre><h3>Run</h3>"
     html += f'<dl class="facts">{"".join(f"<dt>{a}</dt><dd>{b}</dd>" for a, b in facts)}</dl>'
     warnings = run.get("warnings")

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from beam_pipeline import images
 from beam_pipeline.checks import shards as shards_module
 from beam_pipeline.checks.wire import Feature, WireError, parse_example
-from beam_pipeline.errors import DatasetError, UsageError
+from beam_pipeline.errors import DatasetError, ImageRejectedError, UsageError
 from beam_pipeline.examples import FeatureSpec, Role
+from beam_pipeline.options import Encoding, ImageOptions
 from beam_pipeline.random_access import RandomAccessDataset, plain_features
 from beam_pipeline.summary import printable, size_text
 
@@ -191,14 +193,13 @@ def decode_picture(data: bytes, raw: bool, shape: list[Any], place: str) -> Imag
       DatasetError: they are none.
     """
     try:
-        if raw:
-            pixels = np.frombuffer(data, np.uint8).reshape(shape)
-            return Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
-        image = Image.open(io.BytesIO(data))
-        image.load()
-        return image if image.mode in ("L", "RGB") else image.convert("RGB")
-    except Exception as error:  # Pillow raises nearly anything
+        if not raw:
+            prepared = images.prepare_image(data, ImageOptions(encoding=Encoding.RAW))
+            data, shape = prepared.data, [prepared.height, prepared.width, prepared.channels]
+        pixels = np.frombuffer(data, np.uint8).reshape(shape)
+    except (ImageRejectedError, ValueError, TypeError) as error:
         raise DatasetError(f"{place}: its image does not decode: {error}") from error
+    return Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
 
 
 def write_picture(shown: Shown, path: str) -> None:

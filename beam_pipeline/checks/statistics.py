@@ -38,6 +38,7 @@ _BATCH_RECORDS = 2048
 # of itself, away.
 _DRIFT_ERRORS = 3.0
 _DRIFT_PART = 0.1
+_USUAL_ORDER = ("train", "validation", "test")  # other splits follow by name
 UNLABELLED = ""  # the class of images without one
 
 
@@ -220,12 +221,13 @@ def gather(
     else:
         found = {label for split in splits.values() for label in split.classes}
         labels = tuple(sorted(found - {UNLABELLED}))
-    order = list(info.splits) if info is not None else sorted(splits)
+    usual = [name for name in _USUAL_ORDER if name in splits]
+    order = usual + sorted(splits.keys() - set(usual))
     return Statistics(
         what,
         info,
         labels,
-        {name: splits[name] for name in order if name in splits},
+        {name: splits[name] for name in order},
         chosen,
         seconds,
     )

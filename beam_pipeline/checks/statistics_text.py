@@ -122,7 +122,9 @@ def _notes(total: SplitAccumulator) -> list[str]:
             f"colour: {some}"
         )
     if total.undecodable:
-        notes.append(f"{total.undecodable:,} images do not decode; run imagebeam verify --decode")
+        notes.append(
+            f"images that do not decode: {total.undecodable:,}; imagebeam verify --decode names them"
+        )
     ratio = total.imbalance()
     if ratio is not None and ratio >= 3:
         largest, smallest = (
