@@ -10,7 +10,7 @@ from beam_pipeline import storage
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inputs import InputPlan
 from beam_pipeline.keys import path_below
-from beam_pipeline.options import ConvertOptions
+from beam_pipeline.options import NAME_LENGTH, ConvertOptions
 
 
 def with_name(options: ConvertOptions) -> ConvertOptions:
@@ -24,7 +24,8 @@ def with_name(options: ConvertOptions) -> ConvertOptions:
     )
     name = re.sub(r"\W+", "_", base, flags=re.ASCII).strip("_").lower()
     if not name or not name[0].isalpha():
-        name = f"images_{name}".rstrip("_")
+        name = f"images_{name}"
+    name = name[:NAME_LENGTH].rstrip("_")
     return dataclasses.replace(options, output=dataclasses.replace(options.output, name=name))
 
 

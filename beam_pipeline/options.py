@@ -234,6 +234,12 @@ class OutputOptions:
                 "name must be letters, digits and _, starting with a letter",
                 self.name,
             )
+            _require(
+                len(self.name) <= NAME_LENGTH,
+                f"name must have at most {NAME_LENGTH} characters",
+                self.name,
+            )
+        _require(abs(self.seed) < 1 << 63, "seed must be a 64-bit integer", self.seed)
         for split, fraction in self.split.items():
             check_split_name(split)
             _require(
@@ -272,13 +278,15 @@ class ConvertOptions:
     image: ImageOptions = ImageOptions()
 
 
-SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+# Name and split stand in the names of files, which have 255 bytes at most.
+NAME_LENGTH = 80
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,79}")
 
 
 def check_split_name(split: str) -> None:
     """Raises UsageError unless `split` can stand in a file name (TFDS allows no dash)."""
     _require(
         SPLIT_NAME.fullmatch(split) is not None,
-        "a split name must be letters, digits, _ and ., starting with a letter or digit",
+        "a split name must be at most 80 letters, digits, _ and ., starting with a letter or digit",
         split,
     )

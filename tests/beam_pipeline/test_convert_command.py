@@ -96,6 +96,7 @@ def test_defaults_are_those_of_the_library() -> None:
         (["--seed=7"], "output", {"seed": 7}),
         (["--overwrite"], "output", {"overwrite": True}),
         (["--max_reject_fraction=0.5"], "output", {"max_reject_fraction": 0.5}),
+        (["--license=cc0-1.0"], "output", {"license": "cc0-1.0"}),
         (["--max_rejects=3"], "output", {"max_rejects": 3}),
     ],
 )
@@ -167,8 +168,8 @@ def test_no_field_is_out_of_reach() -> None:
         ("--split=a=nan,b=1", "fraction of split 'a' must be over 0 to 1, got nan"),
         (
             "--split=a-b=1",
-            "a split name must be letters, digits, _ and ., starting with a letter or digit, "
-            "got 'a-b'",
+            "a split name must be at most 80 letters, digits, _ and ., starting with a letter or "
+            "digit, got 'a-b'",
         ),
         ("--num_shards=0", "num_shards must be 1 to 99999, got 0"),
         ("--num_shards=many", "--num_shards must be like 8 or train=16,test=2, got 'many'"),
@@ -182,6 +183,16 @@ def test_no_field_is_out_of_reach() -> None:
             "--name=my faces",
             "name must be letters, digits and _, starting with a letter, got 'my faces'",
         ),
+        (
+            f"--name={'x' * 81}",
+            f"name must have at most 80 characters, got '{'x' * 81}'",
+        ),
+        (
+            f"--split={'x' * 81}=1",
+            "a split name must be at most 80 letters, digits, _ and ., starting with a letter or "
+            f"digit, got '{'x' * 81}'",
+        ),
+        ("--seed=9223372036854775808", "seed must be a 64-bit integer, got 9223372036854775808"),
         ("--max_reject_fraction=2", "max_reject_fraction must be 0 to 1, got 2.0"),
         ("--max_reject_fraction=nan", "max_reject_fraction must be 0 to 1, got nan"),
         ("--max_rejects=-1", "max_rejects must be 0 or more, got -1"),

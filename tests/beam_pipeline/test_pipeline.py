@@ -377,7 +377,16 @@ def test_without_a_name_it_comes_from_the_output(tmp_path: pathlib.Path) -> None
     assert name_for("/data/2024") == "images_2024"
     assert name_for("/data/ünï") == "images_n" or name_for("/data/ünï") == "n"
     assert name_for("/data/☃") == "images"
+    assert name_for("/data/" + "x" * 255) == "x" * 80
     assert naming.with_name(conversions.make_options("in", "x", name="y")).output.name == "y"
+
+
+def test_the_longest_names(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = tmp_path / ("o" * 200)
+    conversions.run(source, output, split={"s" * 80: 1.0}, seed=-(2**63) + 1)
+    (path,) = conversions.shard_paths(output)
+    assert os.path.basename(path) == f"{'o' * 80}-{'s' * 80}.tfrecord-00000-of-00001"
+    read_dataset_info(str(output))
 
 
 def test_workers_must_be_positive(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
