@@ -90,8 +90,8 @@ def benchmark_input(
 
     readers: dict[str, Iterator] = {
         "reading": iter(reader("none").training_batches(0, 1 << 20)),
-        "floor": iter(_floor(info, split, target, batch_size)),
-        "naive": iter(_naive(info, split, target, batch_size)),
+        "floor": iter(floor_batches(info, split, target, batch_size)),
+        "naive": iter(naive_batches(info, split, target, batch_size)),
     }
     decoded = info.split(split).records * int(np.prod(target.shape))
     if not random_crop and decoded <= (base.ram_budget or 4 * _FLOOR_BYTES) // 2:
@@ -137,7 +137,9 @@ def _run(iterator: Iterator, seconds: float) -> float:
     return images / (now - start)
 
 
-def _floor(info: DatasetInfo, split: str, target: ImageTarget, batch_size: int) -> tf.data.Dataset:
+def floor_batches(
+    info: DatasetInfo, split: str, target: ImageTarget, batch_size: int
+) -> tf.data.Dataset:
     """Decode and resize of bytes in memory: no files, no records, no shuffling."""
     parse, decode = example_parser(info), batch_decoder(info, target)
     size = max(info.split(split).bytes // max(info.split(split).records, 1), 1)
@@ -160,13 +162,19 @@ def _floor(info: DatasetInfo, split: str, target: ImageTarget, batch_size: int) 
     )
 
 
-def _naive(info: DatasetInfo, split: str, target: ImageTarget, batch_size: int) -> tf.data.Dataset:
-    """What is written first: map, shuffle decoded images, batch, prefetch(1)."""
+def naive_batches(
+    info: DatasetInfo,
+    split: str,
+    target: ImageTarget,
+    batch_size: int,
+    parallel: int | None = None,
+) -> tf.data.Dataset:
+    """What is written first: map (with `parallel` calls), shuffle images, batch, prefetch(1)."""
     paths = [os.path.join(info.directory, shard.file) for shard in info.split(split).shards]
     one = example_decoder(info, target)
     return (
         tf.data.TFRecordDataset(paths, "GZIP" if is_gzip(paths[0]) else "")
-        .map(one)
+        .map(one, num_parallel_calls=parallel)
         .shuffle(_SHUFFLE)
         .repeat()
         .batch(batch_size)
