@@ -148,6 +148,7 @@ def test_the_directory_holds_what_it_promises(dataset: str) -> None:
     assert info.splits["train"].classes == {"angry": 6, "happy": 6, "sad": 6}
     assert info.formats == {"jpeg": 9, "png": 9}
     assert set(conversions.names(dataset)) == {
+        "README.md",
         "_SUCCESS",
         "conversion.json",
         "dataset_info.json",
