@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from beam_pipeline import dataset_info, storage
 from beam_pipeline.checks import shards as shards_module
 from beam_pipeline.checks.preview_page import Rejects, page
+from beam_pipeline.checks.run import configure_storage
 from beam_pipeline.checks.statistics import UNLABELLED, Picture, Statistics, gather
 from beam_pipeline.errors import UsageError
 from beam_pipeline.summary import printable
@@ -36,6 +37,7 @@ def gather_preview(
     """
     if per_class < 1:
         raise UsageError(f"--per_class must be at least 1, got {per_class}")
+    configure_storage(beam_options)
     if directory is not None:
         info = shards_module.load_info(directory)
         groups = max(1, len(info.splits) * min(len(info.labels or ("",)), 100))

@@ -39,14 +39,16 @@ def run_pipeline(
     Raises:
       ImagebeamError: with a message for the user.
     """
-    options = PipelineOptions(list(beam_options))
-    if runners.is_local(options) and not runners.uses_worker_processes(options) and threads > 1:
+    engine = runners.choose_engine(beam_options, "imagebeam-check")
+    configure_storage(engine.options)
+    options = engine.options
+    if engine.place is runners.Place.THIS_PROCESS and threads > 1:
         direct = options.view_as(DirectOptions)
         direct.direct_num_workers = threads
         direct.direct_running_mode = "multi_threading"
-    with _result_directory(options) as directory:
+    with _result_directory(engine) as directory:
         path = storage.join(directory, "result.pickle")
-        pipeline = beam.Pipeline(runner=runners.make_runner(options), options=options)
+        pipeline = beam.Pipeline(runner=engine.make_runner(), options=options)
         _ = build(pipeline) | "ToLauncher" >> beam.Map(
             _write_result, path, storage_config.current()
         )
@@ -57,18 +59,25 @@ def run_pipeline(
         return pickle.loads(storage.read_bytes(path))
 
 
+def configure_storage(options: Sequence[str] | PipelineOptions) -> None:
+    """Reaches object stores the way that Beam's options say."""
+    if not isinstance(options, PipelineOptions):
+        options = PipelineOptions(list(options))
+    storage.configure(storage.config_from_options(options))
+
+
 @contextmanager
-def _result_directory(options: PipelineOptions) -> Iterator[str]:
+def _result_directory(engine: runners.Engine) -> Iterator[str]:
     """A directory that both the launcher and the last worker reach."""
-    if runners.is_local(options):
+    if engine.place is not runners.Place.ELSEWHERE:
         with tempfile.TemporaryDirectory(prefix="imagebeam-check-") as directory:
             yield directory
         return
-    shared = options.view_as(GoogleCloudOptions).temp_location
+    shared = engine.options.view_as(GoogleCloudOptions).temp_location
     if not shared:
         raise UsageError(
-            f"--runner {runners.describe(options)} needs --temp_location: a directory that "
-            "workers and this machine share, for the result"
+            f"--runner {engine.name} needs --temp_location: a directory that workers and this "
+            "machine share, for the result"
         )
     directory = storage.join(shared, f"imagebeam-check-{uuid.uuid4().hex}")
     try:

@@ -24,7 +24,7 @@ from beam_pipeline import runners, storage
 from beam_pipeline.checks import shards as shards_module
 from beam_pipeline.checks.accumulator import SplitAccumulator
 from beam_pipeline.checks.columns import Columns, MetadataReader
-from beam_pipeline.checks.run import run_pipeline
+from beam_pipeline.checks.run import configure_storage, run_pipeline
 from beam_pipeline.checks.shards import ShardTask
 from beam_pipeline.checks.show import decode_picture
 from beam_pipeline.checks.wire import BytesFeatureFinder, WireError, parse_example
@@ -190,6 +190,7 @@ def gather(
     Raises:
       DatasetError: the dataset cannot be read.
     """
+    configure_storage(beam_options)
     info: DatasetInfo | None = None
     if globs:
         tasks = shards_module.foreign_tasks(globs)

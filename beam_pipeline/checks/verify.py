@@ -21,7 +21,7 @@ from beam_pipeline import dataset_info, index, runners, storage
 from beam_pipeline.checks import shards as shards_module
 from beam_pipeline.checks.directory_check import check_directory
 from beam_pipeline.checks.faults import Fault, FaultKind, FaultList, faults_text
-from beam_pipeline.checks.run import run_pipeline
+from beam_pipeline.checks.run import configure_storage, run_pipeline
 from beam_pipeline.checks.shard_check import ShardCheck, ShardReport, check_shard
 from beam_pipeline.checks.shards import ShardTask
 from beam_pipeline.checks.tf_decoder import TensorFlowDecoder
@@ -193,6 +193,7 @@ def verify(
     """
     import time
 
+    configure_storage(beam_options)
     faults = FaultList(keep)
     info: DatasetInfo | None = None
     index_files: list[str] = []
