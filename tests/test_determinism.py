@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.options import Encoding
+from beam_pipeline.options import Compression, Encoding
 from tests import conversions, fakes
 
 SHARED: dict[str, Any] = {
@@ -61,6 +61,14 @@ def test_modes_of_the_local_engine(
 ) -> None:
     conversions.run(source, tmp_path / "out", beam_options=flags, **SHARED)
     assert conversions.checksums(tmp_path / "out") == expected
+
+
+def test_gzip_holds_no_time_and_no_name(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for name in ("a", "b"):
+        conversions.run(source, tmp_path / name, compression=Compression.GZIP, **SHARED)
+    assert conversions.checksums(tmp_path / "a") == conversions.checksums(tmp_path / "b")
+    for path in conversions.shard_paths(tmp_path / "a"):
+        assert pathlib.Path(path).read_bytes()[3:8] == bytes(5)  # no flags, time 0
 
 
 def test_where_the_images_lie_does_not_matter(
