@@ -14,7 +14,7 @@ Needs neither Beam nor TensorFlow; safe to call from several threads.
 from __future__ import annotations
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
 
 from beam_pipeline.errors import ImageRejectedError
 from beam_pipeline.image_color import apply_profile, needs_conversion
@@ -84,6 +84,9 @@ def prepare_image(data: bytes, options: ImageOptions) -> PreparedImage:
             RejectReason.TOO_MANY_BYTES,
             f"the file has {len(data)} bytes; --max_bytes allows {options.max_bytes}",
         )
+    # Other libraries switch this on for the whole process (TFDS does, to show images);
+    # half a picture would then pass for a whole one.
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
     source = sniff(data)
     if options.formats is not None and source not in options.formats:
         raise ImageRejectedError(

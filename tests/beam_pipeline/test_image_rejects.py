@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from beam_pipeline import image_decode
 from beam_pipeline.errors import ImageRejectedError
@@ -21,7 +21,7 @@ from beam_pipeline.images import prepare_image
 from beam_pipeline.options import Encoding, ImageOptions
 from beam_pipeline.types import RejectReason
 from tests.beam_pipeline.image_samples import check_stored, save, seeds
-from tests.fakes import jpeg, picture, png
+from tests.fakes import encode, jpeg, picture, png
 
 SEEDS = seeds()
 NOT, UNSUPPORTED = RejectReason.NOT_AN_IMAGE, RejectReason.UNSUPPORTED_FORMAT
@@ -341,3 +341,13 @@ def test_icons_whose_pictures_are_missing() -> None:
 def test_a_jpeg_named_anything_is_a_jpeg() -> None:
     image = prepare_image(jpeg(1), ImageOptions())
     assert (image.source_format, image.format) == ("jpeg", "jpeg")
+
+
+def test_a_process_that_loads_truncated_images_does_not_pass_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = encode(picture(), "BMP")
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as TFDS leaves it
+    with pytest.raises(ImageRejectedError) as refused:
+        prepare_image(whole[: len(whole) // 2], ImageOptions())
+    assert refused.value.reason is RejectReason.TRUNCATED
