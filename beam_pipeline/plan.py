@@ -39,7 +39,6 @@ class PlanTally:
         self.inputs = 0
         self.outcomes: Counter[str] = Counter()  # of problems found before reading
         self.labels: set[str] = set()  # of all references, refused ones too
-        self.refused_labels: set[str] = set()  # of refused references
         self.named_splits: set[str] = set()  # that the input names, or that may get an image
         self.classes: dict[str, Counter[str]] = {}  # split → label → images
         self.repeated_features: set[str] = set()  # that hold a list in any row
@@ -61,8 +60,6 @@ class PlanTally:
                 self.named_splits.add(split)
             if ref.problem is not None:
                 self.outcomes[ref.problem.outcome.value] += 1
-                if ref.problem.outcome is Outcome.REJECTED and ref.label is not None:
-                    self.refused_labels.add(ref.label)
                 continue
             hashes.append(order)
             overhead = record_overhead(ref)
@@ -81,7 +78,6 @@ class PlanTally:
         self.inputs += other.inputs
         self.outcomes += other.outcomes
         self.labels |= other.labels
-        self.refused_labels |= other.refused_labels
         self.named_splits |= other.named_splits
         self.repeated_features |= other.repeated_features
         self.overheads += other.overheads
@@ -153,7 +149,6 @@ class ConversionPlan:
       inputs: references listed, duplicates and known rejects included.
       duplicates, rejected: references that already have their verdict.
       occurring: the classes that any input names, in the order of their ids.
-      refused_labels: labels of references that are refused already, sorted.
       named_splits: splits that the input names or that may get an image, sorted; a
         refused row without a split is in the default split, which may be neither.
       repeated_features: further features that are variable-length lists, sorted.
@@ -165,7 +160,6 @@ class ConversionPlan:
     inputs: int
     duplicates: int
     rejected: int
-    refused_labels: tuple[str, ...] = ()
     named_splits: tuple[str, ...] = ()
     occurring: tuple[str, ...] = ()
     repeated_features: tuple[str, ...] = ()
@@ -251,7 +245,6 @@ def make_plan(
         duplicates=tally.outcomes[Outcome.DUPLICATE.value],
         rejected=tally.outcomes[Outcome.REJECTED.value],
         occurring=tuple(label for label in labels or () if label in tally.labels),
-        refused_labels=tuple(sorted(tally.refused_labels)),
         named_splits=tuple(sorted(tally.named_splits)),
         repeated_features=tuple(sorted(tally.repeated_features)),
         warnings=warnings,

@@ -77,7 +77,7 @@ class ConversionSummary:
             "",
             f"{self.inputs:,} inputs = {self.written:,} written + {self.rejected:,} rejected + "
             f"{self.duplicates:,} duplicates",
-            f"{shards:,} shards, {size_text(size)}, in {duration(self.seconds)} "
+            f"{shards:,} {'shard' if shards == 1 else 'shards'}, {size_text(size)}, in {duration(self.seconds)} "
             f"({self.inputs / seconds:,.0f} images/s, {read / seconds / 1e6:,.1f} MB/s read)",
         ]
         if run.get("ignored_text"):
