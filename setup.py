@@ -37,7 +37,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["beam_pipeline*", "training*"]),
-    package_data={"beam_pipeline": ["py.typed"], "training": ["py.typed"]},
+    package_data={
+        "beam_pipeline": ["py.typed"],
+        "beam_pipeline.checks": ["*.css", "*.js"],  # of the preview page
+        "training": ["py.typed"],
+    },
     install_requires=[
         "apache-beam[gcp,tfrecord]>=2.73,<3",  # the pipeline; gcp brings Dataflow and gs://
         "google-crc32c>=1.5",  # TFRecord checksums in C
