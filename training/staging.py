@@ -18,6 +18,7 @@ import pyarrow.fs
 
 from beam_pipeline.dataset_info import CONVERSION_FILE, SUCCESS_FILE, DatasetInfo, ShardInfo
 from beam_pipeline.errors import DatasetError, StorageError
+from training.stores import ArrowStore, GoogleStore, Store
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +54,13 @@ def stage_dataset(
         that conversion.json lists.
       StorageError: the store refused or failed, after retries.
     """
-    filesystem, root = _filesystem(url)
-    if not _exists(filesystem, f"{root}/{SUCCESS_FILE}", url):
+    store, root = _open_store(url)
+    if not _retry(lambda: store.exists(f"{root}/{SUCCESS_FILE}"), f"{url}: listing"):
         raise DatasetError(
             f"{url} is not a finished dataset (no {SUCCESS_FILE}): give the directory that "
             "imagebeam convert wrote, or run the conversion again"
         )
-    text = _retry(lambda: _read(filesystem, f"{root}/{CONVERSION_FILE}"), f"{url}: reading")
+    text = _retry(lambda: store.read(f"{root}/{CONVERSION_FILE}"), f"{url}: reading")
     try:
         info = DatasetInfo.from_json(url, json.loads(text))
     except ValueError as error:
@@ -73,15 +74,13 @@ def stage_dataset(
         missing = [shard for shard in wanted if not _is_staged(directory, shard)]
         _check_room(directory, missing)
         for shard in missing:
-            _stage_shard(filesystem, root, url, directory, shard)
+            _stage_shard(store, root, url, directory, shard)
     except OSError as error:
         raise StorageError(f"cannot keep {url} in {directory}: {error}") from error
     return DatasetInfo.from_json(directory, json.loads(text))
 
 
-def _stage_shard(
-    filesystem: pyarrow.fs.FileSystem, root: str, url: str, directory: str, shard: ShardInfo
-) -> None:
+def _stage_shard(store: Store, root: str, url: str, directory: str, shard: ShardInfo) -> None:
     path = os.path.join(directory, shard.file)
     part = f"{path}.part"
     with _locked(f"{path}.lock"):
@@ -89,7 +88,7 @@ def _stage_shard(
             return
         for attempt in range(2):
             _retry(
-                lambda: _download(filesystem, f"{root}/{shard.file}", part, shard.bytes),
+                lambda: _download(store, f"{root}/{shard.file}", part, shard.bytes),
                 f"{url}/{shard.file}",
             )
             found = file_sha256(part)
@@ -106,20 +105,19 @@ def _stage_shard(
     )
 
 
-def _download(filesystem: pyarrow.fs.FileSystem, source: str, part: str, size: int) -> None:
+def _download(store: Store, source: str, part: str, size: int) -> None:
     """Appends to `part` what it still lacks of `source`."""
-    with filesystem.open_input_file(source) as stream, open(part, "ab") as output:
-        found = stream.size()
-        if found != size:
-            raise DatasetError(f"{source} has {found} bytes, expected {size}: it was changed")
+    found = store.size(source)
+    if found != size:
+        raise DatasetError(f"{source} has {found} bytes, expected {size}: it was changed")
+    with open(part, "ab") as output:
         if output.tell() > size:
             output.truncate(0)
-        output.seek(0, os.SEEK_END)
-        stream.seek(output.tell())
-        while output.tell() < size:
-            chunk = stream.read(min(_CHUNK, size - output.tell()))
+            output.seek(0)
+        while (position := output.tell()) < size:
+            chunk = store.read(source, position, min(_CHUNK, size - position))
             if not chunk:
-                raise OSError(f"{source} ended at byte {output.tell()} of {size}")
+                raise OSError(f"{source} ended at byte {position} of {size}")
             output.write(chunk)
 
 
@@ -156,40 +154,20 @@ def file_sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def _filesystem(url: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system of `url` and the path in it, without a trailing slash."""
+def _open_store(url: str) -> tuple[Store, str]:
+    """The store of `url` and the path in it, without a trailing slash."""
     parts = urllib.parse.urlsplit(url)
     path = f"{parts.netloc}{parts.path}".rstrip("/")
-    s3 = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    gcs = os.environ.get("STORAGE_EMULATOR_HOST")
     try:
-        if parts.scheme == "s3" and s3:
-            return pyarrow.fs.S3FileSystem(endpoint_override=s3), path
-        if parts.scheme == "gs" and gcs:
-            emulator = urllib.parse.urlsplit(gcs if "://" in gcs else f"http://{gcs}")
-            return (
-                pyarrow.fs.GcsFileSystem(
-                    anonymous=True,
-                    scheme=emulator.scheme,
-                    endpoint_override=emulator.netloc,
-                    default_bucket_location="US",
-                ),
-                path,
-            )
+        if parts.scheme == "gs":
+            return GoogleStore(), path
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if parts.scheme == "s3" and endpoint:
+            return ArrowStore(pyarrow.fs.S3FileSystem(endpoint_override=endpoint)), path
         filesystem, path = pyarrow.fs.FileSystem.from_uri(url)
-        return filesystem, path.rstrip("/")
+        return ArrowStore(filesystem), path.rstrip("/")
     except (ValueError, OSError, NotImplementedError) as error:
         raise StorageError(f"cannot read from {url}: {error}") from error
-
-
-def _exists(filesystem: pyarrow.fs.FileSystem, path: str, url: str) -> bool:
-    kind = _retry(lambda: filesystem.get_file_info(path).type, f"{url}: listing")
-    return kind != pyarrow.fs.FileType.NotFound
-
-
-def _read(filesystem: pyarrow.fs.FileSystem, path: str) -> str:
-    with filesystem.open_input_file(path) as stream:
-        return stream.read().decode()
 
 
 def _retry(action: Callable[[], _T], what: str) -> _T:

@@ -13,6 +13,7 @@ from typing import TextIO
 
 import tensorflow as tf
 
+from beam_pipeline.errors import OutputError
 from training.checkpoints import cannot_write
 
 LOG_CSV = "log.csv"
@@ -41,12 +42,15 @@ class EpochLog:
     def _write(self) -> None:
         # Small files, written anew each time: never half a row, never a row twice.
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        with _replacing(os.path.join(self._workdir, LOG_CSV)) as stream:
-            writer = csv.DictWriter(stream, columns)
-            writer.writeheader()
-            writer.writerows(self.rows)
-        with _replacing(os.path.join(self._workdir, LOG_JSONL)) as stream:
-            stream.writelines(json.dumps(row) + "\n" for row in self.rows)
+        try:
+            with _replacing(os.path.join(self._workdir, LOG_CSV)) as stream:
+                writer = csv.DictWriter(stream, columns)
+                writer.writeheader()
+                writer.writerows(self.rows)
+            with _replacing(os.path.join(self._workdir, LOG_JSONL)) as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in self.rows)
+        except OSError as error:
+            raise cannot_write(os.path.join(self._workdir, LOG_CSV), error) from error
 
 
 class _replacing:
@@ -85,7 +89,11 @@ class Events:
     """
 
     def __init__(self, directory: str, step: int):
-        os.makedirs(directory, exist_ok=True)
+        self._directory = directory
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(directory, error) from error
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._writer = tf.io.TFRecordWriter(os.path.join(directory, name))
         self._add(tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2"))
@@ -101,7 +109,10 @@ class Events:
             ]
         )
         self._add(tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
+        try:
+            self._writer.flush()
+        except tf.errors.OpError as error:
+            raise OutputError(f"cannot write {self._directory}: {error.message}") from error
 
     def close(self) -> None:
         """Closes the file."""
@@ -114,8 +125,10 @@ class Events:
 class StepClock:
     """Measures an epoch: images per second, and the share of time spent waiting for input.
 
-    `waiting` is called with the seconds that the loop stood still because the next
-    batch was not there while the device had nothing left to do.
+    Attributes:
+      images: trained on since the start.
+      waited: seconds in which the device had nothing to do because the next batch was
+        not there.
     """
 
     def __init__(self) -> None:

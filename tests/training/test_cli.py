@@ -206,3 +206,15 @@ def test_a_remote_path_is_told_from_a_local_one():
     assert staging.is_remote("hdfs://host/x")
     assert not staging.is_remote("/data/x")
     assert not staging.is_remote("file:///data/x")
+
+
+def test_public_names_are_there_and_cost_nothing_until_used():
+    import training
+
+    for name in training.__all__:
+        assert getattr(training, name) is not None
+    assert sorted(training.__all__) == sorted(training._PLACES)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = training.nothing
+    program = "import sys, training; sys.exit('tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -1,3 +1,6 @@
+import os
+import socket
+
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
@@ -58,11 +61,9 @@ def test_staging_goes_on_where_it_stopped(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(staging, "_CHUNK", 64)
     original = staging._download
 
-    def counting(filesystem, source, part, size):
-        import os
-
+    def counting(store, source, part, size):
         read.append(size - os.path.getsize(part))
-        original(filesystem, source, part, size)
+        original(store, source, part, size)
 
     monkeypatch.setattr(staging, "_download", counting)
     open_dataset(URL, cache_dir=cache)
@@ -110,3 +111,25 @@ def test_a_cache_that_cannot_be_written_is_named(bucket, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot keep s3://bucket"):
         open_dataset(URL, cache_dir=str(tmp_path / "file" / "below"))
+
+
+def test_google_storage_is_staged_through_its_emulator(tmp_path, monkeypatch):
+    from gcp_storage_emulator.server import create_server
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    emulator = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+    emulator.start()
+    try:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+        data = write_dataset(tmp_path / "data")
+        client = storage.Client("project", AnonymousCredentials())
+        for file in data.iterdir():
+            client.bucket("bucket").blob(f"faces/{file.name}").upload_from_filename(str(file))
+        info = open_dataset("gs://bucket/faces", cache_dir=str(tmp_path / "cache"))
+        assert sum(len(labels) for _, labels in read_split(info, "train", batch_size=5)) == 24
+    finally:
+        emulator.stop()

@@ -305,3 +305,15 @@ def test_every_epoch_sees_every_example_once(data, tmp_path, monkeypatch):
 def test_wrong_options_are_explained(data, tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         runs.train(data, tmp_path / "run", **options)
+
+
+def test_a_log_that_cannot_be_written_is_named(data, tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    (workdir / "log.csv.part").mkdir()  # something is in the way
+    with pytest.raises(OutputError, match=r"cannot write .*log.csv"):
+        runs.train(data, workdir)
+    (workdir / "tensorboard").write_text("")
+    (workdir / "log.csv.part").rmdir()
+    with pytest.raises(OutputError, match=r"cannot write .*tensorboard"):
+        runs.train(data, workdir, tensorboard=True)
