@@ -5,11 +5,12 @@ from __future__ import annotations
 import apache_beam as beam
 
 from beam_pipeline.dataset_info import DatasetInfo
+from beam_pipeline.errors import ConversionError
 from beam_pipeline.hashing import bucket_hash
 from beam_pipeline.inputs import ListingReport
 from beam_pipeline.naming import with_name
 from beam_pipeline.options import ConvertOptions, ImageOptions, InputOptions, OutputOptions
-from beam_pipeline.output_directory import OutputDirectory
+from beam_pipeline.output_directory import OutputDirectory, failed_directory
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
 from beam_pipeline.run_description import describe_run
@@ -25,8 +26,8 @@ class WriteImages(beam.PTransform):
 
     The same steps, bytes and proof as `imagebeam convert`: duplicates are resolved,
     label ids and shards planned, images read, checked and written, `_SUCCESS` comes
-    last. The one DatasetInfo says what was written or, in `run["failure"]`, why nothing
-    was (too many rejects): look at it, a pipeline does not fail over its data.
+    last. A run that must not become a dataset (nothing written, too many rejects) fails
+    the pipeline and keeps its rejects in `{output}.failed`.
 
     The output directory is claimed when the transform is applied, and stays claimed
     until its pipeline has run.
@@ -81,7 +82,17 @@ class WriteImages(beam.PTransform):
             # (bucket, RefBatch)
             | "Write" >> WriteDataset(self._options, context, report)
             # DatasetInfo
+            | "Check" >> beam.Map(_finished).with_output_types(DatasetInfo)
+            # DatasetInfo
         )
+
+
+def _finished(info: DatasetInfo) -> DatasetInfo:
+    failure = info.run.get("failure")
+    if failure:
+        kept = failed_directory(info.directory)
+        raise ConversionError(f"{failure}. All rejects and the index are kept in {kept}")
+    return info
 
 
 def _by_bucket(refs: list[ImageRef]) -> list[tuple[int, RefBatch]]:
