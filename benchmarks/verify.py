@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from beam_pipeline.checks import framing
 from beam_pipeline.checks.columns import MetadataReader
-from beam_pipeline.checks.shard_check import ShardCheck, check_shard
+from beam_pipeline.checks.shard_check import check_shard
+from beam_pipeline.checks.shard_records import ShardCheck
 from beam_pipeline.checks.shards import ShardTask
 from beam_pipeline.checks.wire import BytesFeatureFinder
 from beam_pipeline.dataset_info import ShardInfo

@@ -9,9 +9,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from beam_pipeline import dataset_info, storage
 from beam_pipeline.checks import shards as shards_module
-from beam_pipeline.checks.preview_page import Rejects, page
+from beam_pipeline.checks.preview_page import page
+from beam_pipeline.checks.preview_sections import Rejects
 from beam_pipeline.checks.run import configure_storage
-from beam_pipeline.checks.statistics import UNLABELLED, Picture, Statistics, gather
+from beam_pipeline.checks.shard_reader import UNLABELLED, Picture
+from beam_pipeline.checks.statistics import Statistics, gather
 from beam_pipeline.errors import UsageError
 from beam_pipeline.summary import printable
 

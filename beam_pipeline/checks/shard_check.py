@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,25 +13,18 @@ import pyarrow.compute as pc
 from beam_pipeline.checks import framing
 from beam_pipeline.checks.columns import Columns, MetadataReader, unknown_features
 from beam_pipeline.checks.faults import FaultKind, FaultList
+from beam_pipeline.checks.shard_records import (
+    ShardCheck,
+    ShardRecords,
+    check_labels,
+    compare_index,
+)
 from beam_pipeline.checks.shards import ShardTask, open_shard
 from beam_pipeline.checks.wire import BytesFeatureFinder, WireError, parse_example
 from beam_pipeline.errors import ImagebeamError
-from beam_pipeline.examples import FeatureSpec, Role
+from beam_pipeline.examples import Role
 from beam_pipeline.tfrecord_format import FRAMING_BYTES
 
-# Several images → (height, width, channels) of each, or what is wrong with it.
-ImageDecoder = Callable[[Sequence[bytes]], Sequence[tuple[int, int, int] | str]]
-
-# Index column → the role of the feature that holds the same.
-_INDEXED = {
-    "key": Role.KEY,
-    "label": Role.LABEL_NAME,
-    "sha256": Role.SHA256,
-    "height": Role.HEIGHT,
-    "width": Role.WIDTH,
-    "channels": Role.CHANNELS,
-    "format": Role.FORMAT,
-}
 # Records whose metadata is decoded at once.
 _BATCH_RECORDS = 2048
 _BATCH_BYTES = 4 << 20  # 4 MiB, without images
@@ -41,33 +33,6 @@ _DAMAGE_KINDS = {
     "data_crc": FaultKind.DATA_CRC,
     "truncated": FaultKind.TRUNCATED,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardCheck:
-    """What shards are checked against; the same for all of them.
-
-    Attributes:
-      specs: the features of every Example.
-      labels: class names by id, or None.
-      compression: "none", "gzip", or None where either is right.
-      shards_by_sha256: checksum → file, of all shards of the dataset.
-      keep: faults of each kind and shard that are told in full; all are counted.
-      raw: images are raw pixels.
-      decoder: decodes images, or None.
-    """
-
-    specs: tuple[FeatureSpec, ...]
-    labels: tuple[str, ...] | None
-    compression: str | None
-    shards_by_sha256: Mapping[str, str]
-    keep: int
-    raw: bool = False
-    decoder: ImageDecoder | None = None
-
-    def feature(self, role: Role) -> str | None:
-        """The name of the feature with this role."""
-        return next((spec.name for spec in self.specs if spec.role is role), None)
 
 
 @dataclasses.dataclass
@@ -378,7 +343,16 @@ class _ShardChecker:
             name: pa.concat_arrays([batch[name] for batch in self._values if batch])
             for name in next((batch for batch in self._values if batch), {})
         }
-        self._check_labels(numbers, values)
+        records = ShardRecords(
+            task.file,
+            numbers,
+            _joined(self._offsets),
+            _joined(self._lengths),
+            values,
+            self._check.feature(Role.KEY) or "",
+            report.faults,
+        )
+        report.classes = check_labels(records, self._check)
         for role, target in ((Role.KEY, "keys"), (Role.SHA256, "images")):
             name = self._check.feature(role)
             if name in values:
@@ -408,114 +382,13 @@ class _ShardChecker:
                 f"{report.records:,} intact records, expected {task.expected.records:,}",
             )
         if self._index is not None:
-            self._compare_index(self._index, numbers, values)
+            compare_index(self._index, records, self._check, self._damaged)
         if sha256 != task.expected.sha256:
             self._fault(
                 FaultKind.SHARD_CHANGED,
                 f"its SHA-256 is {(sha256 or '')[:16]}…, expected {task.expected.sha256[:16]}…",
             )
             self._find_unknown_features()
-
-    def _check_labels(self, numbers: np.ndarray, values: dict[str, pa.Array]) -> None:
-        label, text = self._check.feature(Role.LABEL), self._check.feature(Role.LABEL_NAME)
-        if label not in values:
-            return
-        ids = values[label].to_numpy(zero_copy_only=False)
-        unique, counts = np.unique(ids, return_counts=True)
-        self._report.classes = dict(zip(unique.tolist(), counts.tolist(), strict=True))
-        labels = self._check.labels
-        if labels is None:
-            for i in np.flatnonzero(ids < 0).tolist():
-                self._value_fault(
-                    FaultKind.LABEL_RANGE, f"label {ids[i]} is negative", i, numbers, values
-                )
-            return
-        outside = (ids < 0) | (ids >= len(labels))
-        for i in np.flatnonzero(outside).tolist():
-            detail = f"label {ids[i]}, expected 0 to {len(labels) - 1}"
-            self._value_fault(FaultKind.LABEL_RANGE, detail, i, numbers, values)
-        if text not in values:
-            return
-        known = pa.array([name.encode() for name in labels], pa.large_binary())
-        named = pc.index_in(values[text], known).fill_null(-1).to_numpy(zero_copy_only=False)
-        for i in np.flatnonzero(~outside & (named != ids)).tolist():
-            detail = (
-                f"label {ids[i]} is {labels[ids[i]]!r}, but its label name is "
-                f"{values[text][i].as_py().decode('utf-8', 'replace')!r}"
-            )
-            self._value_fault(FaultKind.LABEL_WRONG, detail, i, numbers, values)
-
-    def _value_fault(
-        self,
-        kind: FaultKind,
-        detail: str,
-        row: int,
-        numbers: np.ndarray,
-        values: dict[str, pa.Array],
-    ) -> None:
-        name = self._check.feature(Role.KEY)
-        key = values[name][row].as_py().decode("utf-8", "replace") if name in values else None
-        self._fault(kind, detail, int(numbers[row]), int(_joined(self._offsets)[row]), key)
-
-    def _compare_index(
-        self, index: pa.Table, numbers: np.ndarray, values: dict[str, pa.Array]
-    ) -> None:
-        """Every row of the index against the record at its offset, column by column."""
-        file = self._task.file
-        offsets, lengths = _joined(self._offsets), _joined(self._lengths)
-        indexed = index["offset"].to_numpy()
-        place = np.searchsorted(indexed, offsets)
-        known = (place < len(indexed)) & (
-            indexed[np.minimum(place, max(len(indexed) - 1, 0))] == offsets
-            if len(indexed)
-            else np.zeros(len(offsets), bool)
-        )
-        for i in np.flatnonzero(~known).tolist():
-            self._value_fault(
-                FaultKind.RECORD_FOREIGN, "the index has no record here", i, numbers, values
-            )
-        lost = np.ones(len(indexed), bool)
-        lost[place[known]] = False
-        for i in np.flatnonzero(lost).tolist():
-            if int(indexed[i]) in self._damaged:
-                continue  # told with its damage
-            row = index.slice(i, 1).to_pylist()[0]
-            self._report.faults.add(
-                FaultKind.RECORD_LOST,
-                file,
-                "the index has a record here, the shard has none that is intact",
-                row["position"],
-                row["offset"],
-                row["key"],
-            )
-        rows = index.take(pa.array(place[known]))
-        taken = np.flatnonzero(known)
-        pairs: list[tuple[str, Any, Any]] = [
-            ("bytes", rows["bytes"], pa.array(lengths[known])),
-        ]
-        if not self._damaged:  # behind damage nobody can count records
-            pairs.append(("position", rows["position"], pa.array(numbers[known])))
-        for column, role in _INDEXED.items():
-            name = self._check.feature(role)
-            if name in values:
-                found = values[name].take(pa.array(taken))
-                pairs.append((column, rows[column], found))
-        for column, said, found in pairs:
-            if pa.types.is_large_binary(found.type):
-                said = said.cast(pa.large_string()).cast(pa.large_binary())
-            else:
-                said, found = said.cast(pa.int64()), found.cast(pa.int64())
-            equal = pc.equal(said, found).fill_null(False)
-            if pc.all(equal).as_py() in (True, None):
-                continue
-            for i in np.flatnonzero(~np.array(equal.to_pylist())).tolist():
-                self._value_fault(
-                    FaultKind.INDEX_WRONG,
-                    f"{column}: the record has {_shown(found[i])}, the index {_shown(said[i])}",
-                    int(taken[i]),
-                    numbers,
-                    values,
-                )
 
     def _find_unknown_features(self) -> None:
         """Reads a changed shard once more, exactly: features that the schema does not know."""
@@ -532,11 +405,6 @@ class _ShardChecker:
                         detail = f"features that are not in the schema: {', '.join(unknown)}"
                         key = self._key_of(record)
                         self._fault(FaultKind.FEATURE_UNKNOWN, detail, number, offset, key)
-
-
-def _shown(scalar: pa.Scalar) -> str:
-    value = scalar.as_py()
-    return repr(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
