@@ -217,11 +217,14 @@ def silent_port() -> Iterator[str]:
 
 
 def contents(dataset: pathlib.Path) -> dict[str, str]:
-    """Relative path → SHA-256 of every file of a dataset that must not depend on the engine."""
+    """Relative path → SHA-256 of every file of a dataset that must not depend on the engine.
+
+    conversion.json and the card in README.md tell of the run itself.
+    """
     return {
         path.relative_to(dataset).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(dataset.rglob("*"))
-        if path.is_file() and path.name != "conversion.json"
+        if path.is_file() and path.name not in ("conversion.json", "README.md")
     }
 
 

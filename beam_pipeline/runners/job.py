@@ -24,8 +24,12 @@ _MEANINGS = {
     "SDK worker disconnected": _DIED,
     "Channel closed prematurely": _DIED,
     "SDK harness was terminated": _DIED,
+    "JobCancellationException": "it was cancelled",
+    "failed in state CANCELLED": "it was cancelled",
     "Heartbeat of TaskManager": _LOST,
     "is no longer reachable": _LOST,
+    "Insufficient number of network buffers": "the TaskManagers have too few network buffers; "
+    "raise taskmanager.memory.network.min and .max, or lower --parallelism",
     "NoResourceAvailableException": "the cluster has too few free slots",
 }
 _POLL_SECONDS = 3.0  # between two questions for metrics

@@ -245,7 +245,11 @@ def configuration(directory: pathlib.Path, rest_port: int, slots: int, restarts:
         "taskmanager.host": "127.0.0.1",
         "taskmanager.bind-host": "127.0.0.1",
         "jobmanager.memory.process.size": "1200m",
-        "taskmanager.memory.process.size": "1500m",
+        "taskmanager.memory.process.size": "1728m",
+        # Every stage of a batch job has its own buffers; the default 10 % are too few for
+        # four slots on one machine.
+        "taskmanager.memory.network.min": "320m",
+        "taskmanager.memory.network.max": "320m",
         "taskmanager.numberOfTaskSlots": slots,
         # Without this all subtasks of a small job land on one TaskManager, in one Python.
         "taskmanager.load-balance.mode": "SLOTS",
