@@ -50,13 +50,15 @@ class Verification:
         tally, lines = self.tally, []
         for pair, count in sorted(tally.leaks.items()):
             lines.append(
-                f"{count:,} images stand in {pair} with the same bytes under different keys "
+                f"{_counted(count, 'image')} in both {pair} with the same bytes under different keys "
                 f"(such as {tally.leak_examples[pair]}): scores on them are too good"
             )
         if tally.repeats:
-            lines.append(f"{tally.repeats:,} images repeat the bytes of another one of their split")
+            lines.append(
+                f"{_counted(tally.repeats, 'image')} with the bytes of another one of the same split"
+            )
         if tally.groups:
-            lines.append(f"{tally.groups:,} groups stand in more than one split")
+            lines.append(f"{_counted(tally.groups, 'group')} in more than one split")
         return lines
 
     def to_json(self) -> dict[str, Any]:
@@ -96,8 +98,14 @@ class Verification:
         else:
             kinds = _sum_by_kind(tally.faults.counts)
             counted = ", ".join(f"{n:,} {kind}" for kind, n in kinds.most_common())
-            lines.append(f"FAILED: {self.what}: {tally.faults.total:,} faults ({counted}); {seen}")
+            lines.append(
+                f"FAILED: {self.what}: {_counted(tally.faults.total, 'fault')} ({counted}); {seen}"
+            )
         return "\n".join(lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _sum_by_kind(counts: Counter[tuple[str, str]]) -> Counter[str]:

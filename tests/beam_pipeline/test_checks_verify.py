@@ -66,6 +66,24 @@ def test_an_intact_dataset_has_no_fault(dataset: pathlib.Path) -> None:
     assert "nothing is wrong" in result.text()
 
 
+def test_same_images_and_groups_in_two_splits_are_worth_a_warning(tmp_path: pathlib.Path) -> None:
+    same, rows = fakes.jpeg(0), []
+    for i, (split, group) in enumerate([("train", "g"), ("test", "g"), ("train", "h")]):
+        fakes.write_tree(tmp_path, {f"{i}.jpg": same if i != 1 else fakes.jpeg(1)})
+        rows.append(f"{i}.jpg,a,{split},{group}")
+    fakes.write_tree(tmp_path, {"3.jpg": same})
+    rows.append("3.jpg,a,test,i")
+    (tmp_path / "m.csv").write_text("path,label,split,group\n" + "\n".join(rows) + "\n")
+    conversions.run(tmp_path / "m.csv", tmp_path / "out", group_column="group")
+    result = check(tmp_path / "out")
+    assert result.ok  # the input may want it so
+    leak, repeat, group_warning = result.warnings()
+    assert leak.startswith("1 image in both test and train with the same bytes")
+    assert "3.jpg and" in leak
+    assert repeat.startswith("1 image with the bytes of another")
+    assert group_warning == "1 group in more than one split"
+
+
 # ---------------------------------------------------------------- faults in shards
 
 CHANGED = {"shard_changed"}
