@@ -99,7 +99,7 @@ def preset(flags: Flags, name: str) -> Engine:
         _match_version(flags, cluster, master)
         lines.append(_fit_to_slots(flags, cluster, master))
         status = rest_url(master)
-        here = network.is_this_machine(network.split_address(status, 80)[0])
+        here = _is_here(status)
     if flags.get("flink_version").startswith("1."):
         # Stages are kept on disk, so that a lost TaskManager costs its own stage alone.
         # From 2.0 on Flink runs batch jobs so by itself.
@@ -141,6 +141,22 @@ def preset(flags: Flags, name: str) -> Engine:
 def job_name(dataset: str) -> str:
     """A name by which the job is found among the jobs of a cluster."""
     return f"imagebeam-{dataset}-{uuid.uuid4().hex[:8]}"
+
+
+def _is_here(url: str) -> bool:
+    """Whether the cluster's TaskManagers run on this machine.
+
+    A REST API at localhost may be a forwarded port of a cluster that is far away.
+    """
+    if not network.is_this_machine(network.split_address(url, 80)[0]):
+        return False
+    try:
+        # An id is "host:port-suffix".
+        managers = network.get_json(f"{url}/taskmanagers")["taskmanagers"]
+        hosts = {str(manager["id"]).split(":", 1)[0] for manager in managers}
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    return all(map(network.is_this_machine, hosts))
 
 
 def _match_version(flags: Flags, cluster: Cluster, master: str) -> None:

@@ -239,6 +239,21 @@ def test_flink_pool_that_only_the_cluster_knows(jar: str, java: str) -> None:
     assert "not checked from here" in engine.lines[-1]
 
 
+def test_flink_behind_a_forwarded_port(jar: str, java: str) -> None:
+    """REST API and pool go by localhost, but on the cluster's side."""
+    pages = {**flink_pages(), "/taskmanagers": {"taskmanagers": [{"id": "10.1.0.7:6122-a1b2"}]}}
+    pool = f"localhost:{engines.free_port()}"
+    given = [f"--flink_job_server_jar={jar}", java, "--environment_type=EXTERNAL"]
+    with web_server(pages) as master:
+        given += [f"--flink_master={master}", f"--environment_config={pool}"]
+        engine = _flink(*given)
+        assert engine.place is Place.ELSEWHERE
+        assert "not checked from here" in engine.lines[-1]
+        pages["/taskmanagers"] = {"taskmanagers": [{"id": "127.0.0.1:6122-a1b2"}]}
+        with pytest.raises(ConversionError, match="no worker pool: nothing listens"):
+            _flink(*given)
+
+
 def test_flink_embedded_works_in_this_process(jar: str, java: str) -> None:
     engine = _flink(f"--flink_job_server_jar={jar}", java)
     assert (engine.place, engine.survives) == (Place.THIS_PROCESS, False)
