@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from beam_pipeline.status import read_status
 from tests import engines, fakes
 
 OPTIONS = ("--split=train=0.7,test=0.3", "--num_shards=train=3,test=2", "--name=small")
@@ -112,6 +113,37 @@ def test_beam_worker_processes(
         *("--direct_num_workers=2", "--direct_running_mode=multi_processing"),
     )
     _assert_like_local(done, output, local)
+
+
+@pytest.mark.prism
+def test_a_job_that_goes_on_alone(
+    inputs: pathlib.Path, local: tuple[pathlib.Path, list[str]], tmp_path: pathlib.Path
+) -> None:
+    """--no_wait: the last step clears up, for its launcher is gone."""
+    output = tmp_path / "dataset"
+    with (
+        engines.prism_server(tmp_path) as endpoint,
+        engines.worker_pool(tmp_path) as (pool, _),
+    ):
+        done = engines.convert(
+            *("--input", inputs, "--output", output, *OPTIONS, "--no_wait"),
+            *("--runner=prism", f"--job_endpoint={endpoint}"),
+            *("--environment_type=EXTERNAL", f"--environment_config={pool}"),
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"imagebeam status {output}" in done.stdout
+        assert "it goes on without this process" in done.stdout
+        engines.wait_until(lambda: (output / "_SUCCESS").exists(), 120, "the dataset")
+        engines.wait_until(lambda: not list(output.glob(".imagebeam*")), 30, "the end of staging")
+    engines.assert_same_dataset(output, local[0])
+    assert read_status(str(output)).finished is not None
+
+
+def test_no_wait_needs_an_engine_that_goes_on(inputs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = engines.convert("--input", inputs, "--output", tmp_path / "out", "--no_wait")
+    assert done.returncode == 2
+    assert "the job ends with this process" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.prism
