@@ -127,11 +127,13 @@ def measure(count: int) -> dict[str, Any]:
     found = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
     shuffled = {counter.key.metric.name: counter.result for counter in found}
     seconds = time.monotonic() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    peak = usage.ru_maxrss * 1024
     return {
         "references": count,
         "seconds": round(seconds, 1),
         "references_per_second": round(count / seconds),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "memory_before_bytes": before,
         "memory_peak_bytes": peak,
         "memory_bytes_per_reference": round((peak - before) / count, 1),

@@ -8,12 +8,15 @@ import pathlib
 import pickle
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from beam_pipeline import worker_check
-from beam_pipeline.errors import ConversionError
+from beam_pipeline import pipeline, runners, worker_check
+from beam_pipeline.errors import ConversionError, UsageError
+from beam_pipeline.options import ConvertOptions, InputOptions, OutputOptions
 from beam_pipeline.worker_check import WorkerCheck, differences, make_check, versions
+from tests import fakes
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +111,37 @@ def test_a_check_is_passed_once(tmp_path: pathlib.Path) -> None:
     check.check()
     pathlib.Path(path).unlink()
     check.check()
+
+
+@pytest.mark.parametrize("missing", ["output", "versions"])
+def test_an_unfit_worker_stops_the_job(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """On an engine whose workers are elsewhere; here it is played by the local one."""
+    engine = dataclasses.replace(runners.choose_engine([]), place=runners.Place.ELSEWHERE)
+    monkeypatch.setattr(runners, "choose_engine", lambda *args: engine)
+    real = pipeline.make_check
+
+    def unfit(**arguments: Any) -> WorkerCheck:
+        check = real(**arguments)
+        assert check.versions == versions()
+        assert str(check.run_file).startswith(str(tmp_path / "out"))
+        if missing == "versions":
+            return dataclasses.replace(check, versions={"pillow": "0.1"})
+        return dataclasses.replace(check, run_file=f"{check.run_file}.no", patience=0.0)
+
+    monkeypatch.setattr(pipeline, "make_check", unfit)
+    fakes.class_folders(tmp_path / "in", per_label=1)
+    options = ConvertOptions(
+        InputOptions((str(tmp_path / "in"),)), OutputOptions(str(tmp_path / "out"))
+    )
+    with pytest.raises(UsageError, match="--shared_filesystem"):
+        pipeline.convert(options)
+    message = "pillow .* instead of 0.1" if missing == "versions" else "--output must be on a file"
+    with pytest.raises(ConversionError, match=message):
+        pipeline.convert(options, shared_filesystem=True)
+    assert not (tmp_path / "out").exists()
+    # The same engine with workers that are fit.
+    monkeypatch.setattr(pipeline, "make_check", real)
+    outcome = pipeline.convert(options, shared_filesystem=True)
+    assert outcome.written == 3
