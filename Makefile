@@ -26,6 +26,8 @@ demo: $(STAMP)
 	$(BIN)/imagebeam sample $(DEMO)/images
 	$(BIN)/imagebeam convert --input $(DEMO)/images --output $(DEMO)/dataset \
 	  --split train=0.8,validation=0.1,test=0.1
+	$(BIN)/imagebeam verify $(DEMO)/dataset
+	$(BIN)/imagebeam preview $(DEMO)/dataset
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
