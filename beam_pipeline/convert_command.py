@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.image_sniff import SOURCE_FORMATS
+from beam_pipeline.imaging.sniff import SOURCE_FORMATS
 from beam_pipeline.options import (
     ColorProfile,
     Compression,

@@ -17,11 +17,11 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_color import apply_profile, needs_conversion
-from beam_pipeline.image_containers import is_lossless
-from beam_pipeline.image_decode import Decoded, check_size, contain, decode_with_pillow
-from beam_pipeline.image_jpeg import decode_jpeg, find_end, parse_jpeg
-from beam_pipeline.image_pixels import (
+from beam_pipeline.imaging.color import apply_profile, needs_conversion
+from beam_pipeline.imaging.containers import is_lossless
+from beam_pipeline.imaging.decode import Decoded, check_size, contain, decode_with_pillow
+from beam_pipeline.imaging.jpeg import decode_jpeg, find_end, parse_jpeg
+from beam_pipeline.imaging.pixels import (
     composite,
     decoding_scale,
     encode_jpeg,
@@ -35,7 +35,7 @@ from beam_pipeline.image_pixels import (
     to_eight_bits,
     upright,
 )
-from beam_pipeline.image_png import (
+from beam_pipeline.imaging.png import (
     GRAY,
     RGB,
     PngHeader,
@@ -44,7 +44,7 @@ from beam_pipeline.image_png import (
     parse_png,
     png_profile,
 )
-from beam_pipeline.image_sniff import sniff
+from beam_pipeline.imaging.sniff import sniff
 from beam_pipeline.options import Encoding, ImageOptions, ResizeMode
 from beam_pipeline.types import PreparedImage, RejectReason
 

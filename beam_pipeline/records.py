@@ -18,7 +18,7 @@ import pyarrow as pa
 from beam_pipeline import images, storage
 from beam_pipeline.errors import ImageRejectedError, InputError
 from beam_pipeline.examples import ExampleEncoder, FeatureSpec, feature_specs
-from beam_pipeline.image_warnings import take_decoder_warnings
+from beam_pipeline.imaging.decoder_warnings import take_decoder_warnings
 from beam_pipeline.index import IndexRow, to_arrow
 from beam_pipeline.inputs.fer2013 import parse_pixels
 from beam_pipeline.keys import to_key

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from beam_pipeline import dataset_info
 from beam_pipeline.dataset_info import DatasetInfo
-from beam_pipeline.image_warnings import describe_warnings
+from beam_pipeline.imaging.decoder_warnings import describe_warnings
 from beam_pipeline.progress import duration
 
 # The sentence that tells the user what to do about each kind of reject.

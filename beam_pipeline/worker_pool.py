@@ -177,7 +177,7 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    from beam_pipeline.image_warnings import quiet_decoders
+    from beam_pipeline.imaging.decoder_warnings import quiet_decoders
     from beam_pipeline.records import RecordMaker
 
     quiet_decoders()

@@ -85,7 +85,7 @@ USES_BEAM = (
     "runners/",
     "storage/",
 )
-USES_PILLOW = ("image", "faces.py", "sample", "checks/", "doctor.py")
+USES_PILLOW = ("images.py", "imaging/", "faces.py", "sample", "checks/", "doctor.py")
 CONVERSION_NEVER = ("tensorflow", "keras", "tensorflow_datasets")
 MAY_LOAD_TENSORFLOW = ("checks/", "doctor")  # reading back, or asked about in a process of its own
 

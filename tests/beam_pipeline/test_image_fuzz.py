@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_warnings import quiet_decoders
 from beam_pipeline.images import prepare_image
+from beam_pipeline.imaging.decoder_warnings import quiet_decoders
 from beam_pipeline.options import ColorProfile, Encoding, ImageOptions
 from beam_pipeline.types import PreparedImage
 from tests.beam_pipeline.image_samples import seeds, training_sees

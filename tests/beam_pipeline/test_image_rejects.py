@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from beam_pipeline import image_decode
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_sniff import SOURCE_FORMATS, sniff
 from beam_pipeline.images import prepare_image
+from beam_pipeline.imaging import decode as image_decode
+from beam_pipeline.imaging.sniff import SOURCE_FORMATS, sniff
 from beam_pipeline.options import Encoding, ImageOptions
 from beam_pipeline.types import RejectReason
 from tests.beam_pipeline.image_samples import check_stored, save, seeds

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import textwrap
 
-from beam_pipeline.image_warnings import describe_warnings
+from beam_pipeline.imaging.decoder_warnings import describe_warnings
 
 # Damaged TIFFs that make Pillow warn in Python and log, and libtiff write from C.
 DAMAGED = """
     import sys
     from PIL import Image
     from beam_pipeline.errors import ImageRejectedError
-    from beam_pipeline.image_warnings import (
+    from beam_pipeline.imaging.decoder_warnings import (
         describe_warnings, quiet_decoders, take_decoder_warnings
     )
     from beam_pipeline.images import prepare_image

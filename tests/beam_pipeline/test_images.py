@@ -502,7 +502,7 @@ def test_interlaced_png_reads_the_same_in_tensorflow() -> None:
 
 def test_import_needs_neither_beam_nor_tensorflow() -> None:
     code = (
-        "import sys, beam_pipeline.images, beam_pipeline.image_warnings\n"
+        "import sys, beam_pipeline.images, beam_pipeline.imaging.decoder_warnings\n"
         "for name in ('apache_beam', 'tensorflow', 'PIL.ImageCms', 'tfx_bsl'):\n"
         "    assert name not in sys.modules, name\n"
     )

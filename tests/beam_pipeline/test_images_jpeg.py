@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_exif import exif_orientation
-from beam_pipeline.image_jpeg import decode_jpeg, find_end, parse_jpeg
 from beam_pipeline.images import prepare_image
+from beam_pipeline.imaging.exif import exif_orientation
+from beam_pipeline.imaging.jpeg import decode_jpeg, find_end, parse_jpeg
 from beam_pipeline.options import Encoding, ImageOptions
 from beam_pipeline.types import RejectReason
 from tests.beam_pipeline.image_samples import (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_exif import exif_orientation
-from beam_pipeline.image_sniff import PNG_SIGNATURE
+from beam_pipeline.imaging.exif import exif_orientation
+from beam_pipeline.imaging.sniff import PNG_SIGNATURE
 from beam_pipeline.types import RejectReason
 
 _head = struct.Struct(">I4s").unpack_from

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_exif import exif_orientation
+from beam_pipeline.imaging.exif import exif_orientation
 from beam_pipeline.types import RejectReason
 
 # The start-of-frame markers, by what a decoder needs to know about them.

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 from PIL import Image
 
 from beam_pipeline.errors import ImageRejectedError
-from beam_pipeline.image_containers import check_container
-from beam_pipeline.image_exif import exif_orientation
+from beam_pipeline.imaging.containers import check_container
+from beam_pipeline.imaging.exif import exif_orientation
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.types import RejectReason
 
