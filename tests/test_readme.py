@@ -51,3 +51,23 @@ def test_every_option_of_convert_is_explained() -> None:
         if option.startswith("--") and option != "--help" and option not in text
     ]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "name", ["read_tensorflow", "read_tfds", "read_random_access", "read_hugging_face", "read_tfxio"]
+)
+def test_reading_a_dataset(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    if name == "read_hugging_face":
+        pytest.importorskip("datasets")
+    draw_sample("faces", images=105)
+    convert = ["convert", "--input", "faces", "--output", "dataset", "--quiet"]
+    assert cli.main([*convert, "--max_reject_fraction", "0.2"]) == 0
+    scope: dict = {"__name__": "example"}
+    exec(compile(example(name), "README", "exec"), scope)
+    records = read_dataset_info("dataset").records
+    batches = -(-records // 32)
+    assert len(list(scope["dataset"])) == (batches if name == "read_tfxio" else records)
