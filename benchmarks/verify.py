@@ -20,6 +20,7 @@ import pyarrow as pa
 from beam_pipeline.checks import framing
 from beam_pipeline.checks.columns import MetadataReader
 from beam_pipeline.checks.shard_check import check_shard
+from beam_pipeline.checks.shard_reader import ShardReader, StatisticsRequest
 from beam_pipeline.checks.shard_records import ShardCheck
 from beam_pipeline.checks.shards import ShardTask
 from beam_pipeline.checks.wire import BytesFeatureFinder
@@ -126,6 +127,8 @@ def main() -> None:
         timed("read, framing, SHA-256 of images", size, records, lambda: scan(False, hash_images))
         timed("verify: all of these, compared with the index", size, records,
               lambda: check_shard(task, check, index))  # fmt: skip
+        request = StatisticsRequest(check.specs, check.labels)
+        timed("stats --pixels none", size, records, lambda: ShardReader(task, request).run())
         report = check_shard(task, check, index)
         assert report.faults.total == 0, report.faults.kept[:3]
 

@@ -121,8 +121,13 @@ class SplitAccumulator:
                 self.sizes[w, h] += count
             else:
                 self.sizes_cut = True
-        order = np.argsort(pixels, kind="stable")
-        for places, target in ((order[:EXTREMES], "smallest"), (order[::-1][:EXTREMES], "largest")):
+        # Candidates first, then exactly: which of equal sizes is named must not depend on
+        # how images were cut into batches.
+        limits = np.sort(pixels)[[min(EXTREMES, len(pixels)) - 1, -min(EXTREMES, len(pixels))]]
+        for target, places in (
+            ("smallest", np.flatnonzero(pixels <= limits[0])),
+            ("largest", np.flatnonzero(pixels >= limits[1])),
+        ):
             found = [(int(pixels[i]), keys[i], int(width[i]), int(height[i])) for i in places]
             self._keep_extremes(target, found)
 

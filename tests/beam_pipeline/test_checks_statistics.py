@@ -140,6 +140,11 @@ def test_merging_is_adding() -> None:
     assert first.sizes == whole.sizes
     assert first.bins == whole.bins
     assert first.smallest == whole.smallest
+    ties = SplitAccumulator()
+    ones = np.ones(9, np.int64)
+    for i in reversed(range(9)):
+        ties.add_sizes(ones[:1], ones[:1], [str(i)])
+    assert [key for _, key, _, _ in ties.smallest] == ["0", "1", "2", "3", "4"]
     assert first.largest == whole.largest
     assert np.allclose(first.quantiles("width"), np.quantile(width, np.arange(21) / 20), atol=15)
 
