@@ -41,6 +41,10 @@ DUPLICATE_BUCKETS = 128
 # References in one element, and references held before batches are sent.
 BATCH_REFS = 2048
 HELD_REFS = 1 << 13
+# With many shards more are held, so that a batch still has about this many references: a
+# batch of one takes four times the bytes of a reference in a large one.
+REFS_PER_SHARD = 32
+MOST_HELD_REFS = 1 << 17  # about 80 MB
 
 REPORT_TAG = "report"
 REJECTS_TAG = "rejects"
@@ -208,9 +212,10 @@ class _ListBatchesDoFn(beam.DoFn):
 class _Batcher:
     """Gathers references by a key and gives them out in large batches, in bounded memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = HELD_REFS) -> None:
         self._groups: dict[Any, list[ImageRef]] = {}
         self._held = 0
+        self._limit = limit
 
     def add(self, key: Any, refs: list[ImageRef]) -> Iterator[tuple[Any, RefBatch]]:
         """Adds references; yields what became large enough to go."""
@@ -221,7 +226,7 @@ class _Batcher:
             del self._groups[key]
             self._held -= len(group)
             yield key, RefBatch(group)
-        elif self._held >= HELD_REFS:
+        elif self._held >= self._limit:
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[Any, RefBatch]]:
@@ -365,16 +370,19 @@ class _AssignShardsDoFn(beam.DoFn):
         self._options = options
 
     def start_bundle(self) -> None:
-        self._batcher = _Batcher()
+        self._batcher: _Batcher | None = None
 
     def process(
         self, batch: RefBatch, plan: ConversionPlan
     ) -> Iterator[tuple[tuple[str, int], RefBatch]]:
+        if self._batcher is None:
+            shards = sum(len(split.bounds) for split in plan.splits.values())
+            self._batcher = _Batcher(min(MOST_HELD_REFS, max(HELD_REFS, REFS_PER_SHARD * shards)))
         for shard, refs in plan.shards_of(batch.refs, self._options.output).items():
             yield from self._batcher.add(shard, refs)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        for element in self._batcher.rest():
+        for element in self._batcher.rest() if self._batcher is not None else ():
             window = GlobalWindow()
             yield WindowedValue(element, window.max_timestamp(), [window])
 
