@@ -54,7 +54,8 @@ def test_every_option_of_convert_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["read_tensorflow", "read_tfds", "read_random_access", "read_hugging_face", "read_tfxio"]
+    "name",
+    ["read_tensorflow", "read_tfds", "read_random_access", "read_hugging_face", "read_tfxio"],
 )
 def test_reading_a_dataset(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
