@@ -40,8 +40,9 @@ from training.benchmark_input import (  # noqa: E402
     take_turns,
 )
 from training.decode import target_for  # noqa: E402
-from training.input_pipeline import ReadOptions, SplitReader  # noqa: E402
+from training.read_options import ReadOptions  # noqa: E402
 from training.shards import open_dataset  # noqa: E402
+from training.split_reader import SplitReader  # noqa: E402
 
 BATCH = 64
 FASTEST = ReadOptions(cache="none", deterministic=False)

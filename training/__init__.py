@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from training.config import TrainConfig
     from training.faults import explain_reading_error
-    from training.input_pipeline import ReadOptions, read_split
+    from training.input_pipeline import read_split
     from training.models import ModelSpec, register
     from training.predict import Predictor
+    from training.read_options import ReadOptions
     from training.shards import open_dataset
     from training.train import TrainResult, train_and_evaluate
 
@@ -35,7 +36,7 @@ __all__ = [
 _PLACES = {
     "ModelSpec": "models",
     "Predictor": "predict",
-    "ReadOptions": "input_pipeline",
+    "ReadOptions": "read_options",
     "TrainConfig": "config",
     "TrainResult": "train",
     "explain_reading_error": "faults",

@@ -17,8 +17,9 @@ import tensorflow as tf
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.examples import Role
 from training.decode import ImageTarget, batch_decoder, example_parser, target_for
-from training.input_pipeline import ReadOptions, SplitReader
+from training.read_options import ReadOptions
 from training.shards import is_gzip, open_dataset
+from training.split_reader import SplitReader
 
 _FLOOR_BYTES = 256 << 20  # 256 MiB: encoded images that the floor keeps in memory
 _SHUFFLE = 1000  # images in the naive reader's shuffle buffer

@@ -9,13 +9,13 @@ import argparse
 import dataclasses
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from beam_pipeline.errors import UsageError
 from training import quiet
+from training.cli_options import add_dataset_options, add_image_options, add_reading_options
 from training.config import CLASS_WEIGHTS, MONITORS, PRECISIONS, XLA, TrainConfig, read_config
 
 EXIT_INTERRUPTED = 130
@@ -30,23 +30,6 @@ def add_commands(subparsers: Any) -> None:
     _add_predict(subparsers)
 
 
-def image_size(text: str) -> tuple[int, int]:
-    """ "224x224" or "224" → (224, 224)."""
-    match = re.fullmatch(r"(\d+)(?:[xX×](\d+))?", text)
-    if match is None or int(match[1]) < 1 or int(match[2] or 1) < 1:
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH, such as 224x224, got {text!r}")
-    return int(match[1]), int(match[2] or match[1])
-
-
-def byte_count(text: str) -> int:
-    """ "2GiB", "512MiB" or a plain number of bytes → bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])i?B?|B)?", text, re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"must be a size such as 512MiB or 2GiB, got {text!r}")
-    power = " KMGT".index((match[2] or " ").upper())
-    return int(float(match[1]) * 1024**power)
-
-
 def _add_parser(
     subparsers: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, more: str
 ) -> argparse.ArgumentParser:
@@ -55,53 +38,6 @@ def _add_parser(
     )
     parser.set_defaults(run=run)
     return parser
-
-
-def _add_dataset_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--check",
-        default="full",
-        choices=("full", "size"),
-        help="full: checksum of every shard before the first step; size: names and sizes only",
-    )
-    parser.add_argument(
-        "--cache_dir",
-        metavar="DIR",
-        help="where remote shards and file caches are kept (default: ~/.cache/imagebeam)",
-    )
-
-
-def _add_image_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--image_size",
-        type=image_size,
-        metavar="HxW",
-        help="size to bring images to (default: as stored)",
-    )
-    parser.add_argument(
-        "--channels", type=int, choices=(1, 3), help="gray or colour (default: as stored)"
-    )
-    parser.add_argument(
-        "--resize_mode",
-        default="stretch",
-        choices=("stretch", "crop"),
-        help="crop keeps the aspect ratio and cuts the edges (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--random_crop",
-        action="store_true",
-        help="random-resized-crop; of JPEGs only the crop is decoded",
-    )
-
-
-def _add_reading_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, metavar="N", help="decoding threads (default: all)")
-    parser.add_argument(
-        "--ram_budget",
-        type=byte_count,
-        metavar="SIZE",
-        help="memory for buffers, batches in flight and caches, such as 2GiB",
-    )
 
 
 # Options of `train` that are fields of TrainConfig: name → (type, choices, help).
@@ -168,9 +104,9 @@ def _add_train(subparsers: Any) -> None:
         "--no_tensorboard", dest="tensorboard", action="store_false", help="write no event files"
     )
     parser.add_argument("--quiet", action="store_true", help="print the result only")
-    _add_image_options(parser)
-    _add_reading_options(parser)
-    _add_dataset_options(parser)
+    add_image_options(parser)
+    add_reading_options(parser)
+    add_dataset_options(parser)
 
 
 def _run_train(args: argparse.Namespace) -> int:
@@ -229,7 +165,7 @@ def _add_evaluate(subparsers: Any) -> None:
         "--mistakes", type=int, default=32, metavar="N", help="on the contact sheet"
     )
     parser.add_argument("--json", action="store_true", help="print report.json")
-    _add_dataset_options(parser)
+    add_dataset_options(parser)
 
 
 def _run_evaluate(args: argparse.Namespace) -> int:
@@ -357,9 +293,9 @@ def _add_bench(subparsers: Any) -> None:
         "--rounds", type=int, default=5, metavar="N", help="turns of each (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    _add_image_options(parser)
-    _add_reading_options(parser)
-    _add_dataset_options(parser)
+    add_image_options(parser)
+    add_reading_options(parser)
+    add_dataset_options(parser)
 
 
 def _run_bench(args: argparse.Namespace) -> int:
@@ -367,7 +303,7 @@ def _run_bench(args: argparse.Namespace) -> int:
         raise UsageError("seconds must be over 0, and rounds at least 1")
     quiet.import_tensorflow()
     from training.benchmark_input import benchmark_input
-    from training.input_pipeline import ReadOptions
+    from training.read_options import ReadOptions
     from training.shards import open_dataset
 
     info = open_dataset(

@@ -52,7 +52,7 @@ class TrainConfig:
       monitor: what the best epoch is judged by, on validation.
       patience: epochs without improvement until training stops; 0: never.
       checkpoint_steps: also save every so many steps; 0: after epochs only.
-      cache, cache_dir, threads, ram_budget: see training.input_pipeline.ReadOptions.
+      cache, cache_dir, threads, ram_budget: see training.read_options.ReadOptions.
       check: "full" or "size"; see training.shards.open_dataset.
       tensorboard: write event files.
     """

@@ -16,9 +16,10 @@ from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import DatasetError, OutputError
 from training import report
 from training.faults import explain_reading_error
-from training.input_pipeline import ReadOptions, SplitReader
+from training.read_options import ReadOptions
 from training.scores import Scores
 from training.shards import open_dataset
+from training.split_reader import SplitReader
 from training.train_log import write_json
 from training.trained import ModelCard, load_best
 

@@ -11,7 +11,8 @@ from beam_pipeline.errors import UsageError
 from training.decode import ImageTarget
 from training.devices import Hardware
 from training.faults import explain_reading_error
-from training.input_pipeline import ReadOptions, SplitReader
+from training.read_options import ReadOptions
+from training.split_reader import SplitReader
 
 
 class Feed:

@@ -20,15 +20,15 @@ import numpy as np
 import tensorflow as tf
 
 from beam_pipeline.dataset_info import DatasetInfo
-from beam_pipeline.errors import DatasetError, OutputError, TrainingError
-from training import devices
+from beam_pipeline.errors import DatasetError, TrainingError
+from training import devices, run_setup
 from training.augment import parse_augment
 from training.config import TrainConfig, check_same_run
 from training.decode import ImageTarget, target_for
 from training.feeding import Feed
-from training.input_pipeline import ReadOptions
 from training.models import resolve_name
 from training.optimizers import WarmupCosine, usual_rate
+from training.read_options import ReadOptions
 from training.run_state import RunFiles, locked
 from training.scores import Scores
 from training.shards import open_dataset
@@ -86,7 +86,7 @@ def train_and_evaluate(config: TrainConfig, workdir: str, *, quiet: bool = False
     chief = devices.is_chief(strategy)
     splits = [config.train_split]
     info = open_dataset(config.dataset, splits=splits, check="size", cache_dir=config.cache_dir)
-    validation = _validation_split(config, info)
+    validation = run_setup.validation_split(config, info)
     splits += [validation] if validation else []
     info = open_dataset(
         config.dataset, splits=splits, check=config.check, cache_dir=config.cache_dir
@@ -125,6 +125,7 @@ class _Run:
         self._workdir = workdir
         self._info = info
         self._writes = devices.is_chief(strategy)
+        self._compiled = False
         self._line = ProgressLine(quiet=quiet or not self._writes)
         target = target_for(
             info,
@@ -149,7 +150,7 @@ class _Run:
             config,
             card.model,
             dataclasses.replace(card.spec, weights=config.weights),
-            _class_weights(config, info),
+            run_setup.class_weights(config, info),
             strategy,
             xla,
         )
@@ -181,7 +182,7 @@ class _Run:
             config.epochs * self._train.steps,
         )
         self._state = self._files.restore(self._learner)
-        _check_workers_agree(self._state.step, workdir, strategy)
+        run_setup.check_workers_agree(self._state.step, workdir, strategy)
         self._files.begin(config)
         self._line.say(
             f"{card.model}, {self._learner.model.count_params():,} weights, images of "
@@ -236,8 +237,7 @@ class _Run:
         """Trains to the end of the epoch and validates; returns the log's row."""
         state = self._state
         clock, pending = StepClock(), None
-        began = state.step_in_epoch
-        for step in range(began, self._train.steps):
+        for step in range(state.step_in_epoch, self._train.steps):
             asked = time.perf_counter()
             batch = self._next(batches)
             arrived = time.perf_counter()
@@ -255,10 +255,11 @@ class _Run:
             state.step_in_epoch = step + 1
             clock.images += self._config.batch_size
             saves = self._saves_now()
-            if step == began or saves:
+            if saves or not self._compiled:
                 self._count(pending)
                 pending = None
-            if step == began:  # the first step may compile: not a part of the speed
+            if not self._compiled:  # a process's first step compiles: no part of the speed
+                self._compiled = True
                 clock = StepClock()
             if saves:
                 self._files.save(self._learner, state)
@@ -353,42 +354,3 @@ class _Run:
         if self._state.stopped:
             text += f"; no better for {self._state.bad_epochs} epochs: stopping"
         return text
-
-
-def _check_workers_agree(step: int, workdir: str, strategy: tf.distribute.Strategy) -> None:
-    """Raises OutputError when the workers of a cluster restored different checkpoints."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return
-
-    def total() -> tf.Tensor:
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(float(step)))
-
-    found = tf.function(lambda: strategy.run(total))()
-    for value in strategy.experimental_local_results(found):
-        if float(value) != step * strategy.num_replicas_in_sync:
-            raise OutputError(
-                f"the workers found different checkpoints in {workdir}: it must be one "
-                "directory that all of them see"
-            )
-
-
-def _validation_split(config: TrainConfig, info: DatasetInfo) -> str | None:
-    if config.validation_split == "none":
-        return None
-    if config.validation_split != "auto":
-        return info.split(config.validation_split).name
-    for name in ("validation", "test"):
-        if name in info.splits and name != config.train_split:
-            return name
-    return None
-
-
-def _class_weights(config: TrainConfig, info: DatasetInfo) -> list[float] | None:
-    """Balanced: each class's factor is inverse to its images; the mean over images is 1."""
-    if config.class_weights == "none":
-        return None
-    counts = [info.split(config.train_split).classes.get(label, 0) for label in info.labels or ()]
-    present = sum(count > 0 for count in counts)
-    total = sum(counts)
-    return [total / (present * count) if count else 0.0 for count in counts]

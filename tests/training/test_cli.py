@@ -12,9 +12,9 @@ import pytest
 from beam_pipeline.cli import main
 from tests import fakes
 from tests.training.datasets import face, write_dataset
-from training import cli, staging
+from training import cli, cli_options, staging
 from training.benchmark_input import benchmark_input, take_turns
-from training.input_pipeline import ReadOptions
+from training.read_options import ReadOptions
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -96,12 +96,16 @@ def test_user_errors_are_one_message_and_an_exit_code(tmp_path, capsys):
 
 
 def test_sizes_are_parsed():
-    assert cli.image_size("224x160") == (224, 160)
-    assert cli.image_size("48") == (48, 48)
-    assert cli.byte_count("2GiB") == 2 << 30
-    assert cli.byte_count("1.5k") == 1536
-    assert cli.byte_count("77") == 77
-    for parse, text in ((cli.image_size, "0x5"), (cli.image_size, "big"), (cli.byte_count, "x")):
+    assert cli_options.image_size("224x160") == (224, 160)
+    assert cli_options.image_size("48") == (48, 48)
+    assert cli_options.byte_count("2GiB") == 2 << 30
+    assert cli_options.byte_count("1.5k") == 1536
+    assert cli_options.byte_count("77") == 77
+    for parse, text in (
+        (cli_options.image_size, "0x5"),
+        (cli_options.image_size, "big"),
+        (cli_options.byte_count, "x"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError, match="must be"):
             parse(text)
 

@@ -13,9 +13,10 @@ from beam_pipeline.errors import OutputError
 from tests import fakes
 from tests.training.datasets import face
 from training.export import export
-from training.input_pipeline import ReadOptions, SplitReader
 from training.predict import Predictor
+from training.read_options import ReadOptions
 from training.shards import open_dataset
+from training.split_reader import SplitReader
 from training.trained import load_best
 
 NAMES = ("angry", "happy", "sad")

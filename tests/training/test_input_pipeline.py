@@ -9,8 +9,10 @@ from beam_pipeline.options import FeatureNames
 from tests import fakes
 from tests.training.datasets import face, write_dataset
 from training.decode import ImageTarget, encoded_decoder, target_for
-from training.input_pipeline import ReadOptions, SplitReader, read_split
+from training.input_pipeline import read_split
+from training.read_options import ReadOptions
 from training.shards import open_dataset
+from training.split_reader import SplitReader
 
 NO_CACHE = ReadOptions(cache="none")
 

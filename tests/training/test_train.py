@@ -13,8 +13,8 @@ from tests.training import runs
 from tests.training.datasets import write_dataset
 from training import checkpoints, steps
 from training.config import TrainConfig, check_same_run, read_config
+from training.run_setup import class_weights
 from training.shards import open_dataset
-from training.train import _class_weights
 
 DATA = {"train": 36, "validation": 12}
 
@@ -113,19 +113,19 @@ def test_a_killed_run_ends_bit_equal(data, tmp_path, kill_after, cache, killed_a
 
 
 def test_sigkill_between_processes_is_survived(data, tmp_path):
-    options = {"deterministic": True, "checkpoint_steps": 2, "epochs": 40}
+    options = {"deterministic": True, "checkpoint_steps": 2, "epochs": 20}
     runs.finish(runs.start(data, tmp_path / "whole", **options))
     workdir = tmp_path / "killed"
     log = workdir / "log.csv"
     process = runs.start(data, workdir, **options)
     runs.kill_when(process, lambda: log.exists() and len(log.read_text().splitlines()) > 5)
-    assert len(log.read_text().splitlines()) < 41
+    assert len(log.read_text().splitlines()) < 21
     runs.finish(runs.start(data, workdir, **options))
     for one, other in zip(
         runs.last_variables(tmp_path / "whole"), runs.last_variables(workdir), strict=True
     ):
         np.testing.assert_array_equal(one, other)
-    assert len(log.read_text().splitlines()) == 41
+    assert len(log.read_text().splitlines()) == 21
 
 
 def test_a_finished_run_is_not_run_again(data, tmp_path, monkeypatch):
@@ -268,9 +268,9 @@ def test_mixed_precision_and_xla_train_on_a_cpu_too(data, tmp_path, precision):
 def test_class_weights_balance_the_classes(data):
     config = TrainConfig(str(data), class_weights="balanced")
     info = open_dataset(str(data))
-    assert _class_weights(config, info) == [1.0, 1.0, 1.0]
+    assert class_weights(config, info) == [1.0, 1.0, 1.0]
     info.split("train").classes.update(angry=18, happy=6, sad=0)
-    assert _class_weights(config, info) == pytest.approx([24 / 36, 2.0, 0.0])
+    assert class_weights(config, info) == pytest.approx([24 / 36, 2.0, 0.0])
 
 
 def test_every_epoch_sees_every_example_once(data, tmp_path, monkeypatch):
