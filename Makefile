@@ -26,6 +26,11 @@ demo: $(STAMP)
 	$(BIN)/imagebeam sample $(DEMO)/images
 	$(BIN)/imagebeam convert --input $(DEMO)/images --output $(DEMO)/dataset \
 	  --split train=0.8,validation=0.1,test=0.1
+	$(BIN)/imagebeam train $(DEMO)/dataset --workdir $(DEMO)/run \
+	  --image_size 48x48 --epochs 25 --batch_size 32
+	$(BIN)/imagebeam evaluate $(DEMO)/run
+	$(BIN)/imagebeam export $(DEMO)/run --output $(DEMO)/model
+	$(BIN)/imagebeam predict $(DEMO)/model $(DEMO)/images/happy/turned-by-exif.jpg
 	$(BIN)/imagebeam verify $(DEMO)/dataset
 	$(BIN)/imagebeam preview $(DEMO)/dataset
 

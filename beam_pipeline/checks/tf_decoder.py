@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from beam_pipeline.runners import available_cores
+from training.quiet import import_tensorflow
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
@@ -23,6 +24,7 @@ class TensorFlowDecoder:
     def __call__(self, images: Sequence[bytes]) -> list[tuple[int, int, int] | str]:
         """(height, width, channels) of each image, or what is wrong with it."""
         if self._pool is None:
+            import_tensorflow()
             # TensorFlow's decoders free the interpreter lock.
             self._pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="decode")
         return list(self._pool.map(_decode, images))
