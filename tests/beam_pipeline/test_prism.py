@@ -55,16 +55,24 @@ def _assert_like_local(
     assert engines.summary_of(done, output) == local[1]
 
 
+def _left_behind(binary: str) -> set[int]:
+    """Processes of `binary` whose parent is gone."""
+    return {pid for pid in engines.descendants(1) if engines.command_line(pid).startswith(binary)}
+
+
 @pytest.mark.prism
 def test_prism_runner(
     inputs: pathlib.Path, local: tuple[pathlib.Path, list[str]], tmp_path: pathlib.Path
 ) -> None:
     binary = engines.prism_binary()
+    before = _left_behind(binary)
     output = tmp_path / "dataset"
     arguments = ("--input", inputs, "--output", output, *OPTIONS, "--runner=prism")
     done = engines.convert(*arguments, env={"IMAGEBEAM_PRISM": binary})
     _assert_like_local(done, output, local)
     assert f"engine: Prism ({binary}" in done.stderr
+    # The engine that was started for this run is gone with it.
+    engines.wait_until(lambda: _left_behind(binary) <= before, 10, "the end of Prism")
 
 
 @pytest.mark.prism
