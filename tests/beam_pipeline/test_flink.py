@@ -101,6 +101,7 @@ def _launched(
 ) -> Iterator[tuple[subprocess.Popen, pathlib.Path]]:
     """A conversion at work, after its first shard; (process, its log)."""
     log = output.with_suffix(".log")
+    family: list[int] = []  # its job server outlives a launcher that is killed
     with open(log, "wb") as stream:
         process = subprocess.Popen(
             [
@@ -120,12 +121,12 @@ def _launched(
             "the first shard",
         )
         assert process.poll() is None, log.read_text()
+        family = engines.descendants(process.pid)
         yield process, log
     finally:
-        family = engines.descendants(process.pid)
         process.kill()
         process.wait()
-        for pid in family:  # its job server
+        for pid in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
