@@ -35,11 +35,11 @@ demo: $(STAMP)
 	$(BIN)/imagebeam preview $(DEMO)/dataset
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -rs
 
 # Needs Beam's Flink job server: --flink_job_server_jar or IMAGEBEAM_FLINK_JOB_SERVER_JAR.
 test-flink: $(STAMP)
-	$(BIN)/python -m pytest -m flink
+	$(BIN)/python -m pytest -m flink -rs
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from beam_pipeline.errors import ImagebeamError, ImageRejectedError
     from beam_pipeline.options import ConvertOptions, ImageOptions, InputOptions, OutputOptions
     from beam_pipeline.pipeline import convert
+    from beam_pipeline.runners.job import DetachedJob
     from beam_pipeline.summary import ConversionSummary
     from beam_pipeline.transforms import ImagesToExamples, ListImages
     from beam_pipeline.types import ImageRef, RejectedImage
@@ -24,6 +25,7 @@ _MODULES = {
     "ConversionSummary": "summary",
     "ConvertOptions": "options",
     "DatasetInfo": "dataset_info",
+    "DetachedJob": "runners.job",
     "ImageOptions": "options",
     "ImageRef": "types",
     "ImageRejectedError": "errors",
@@ -42,6 +44,7 @@ __all__ = [
     "ConversionSummary",
     "ConvertOptions",
     "DatasetInfo",
+    "DetachedJob",
     "ImageOptions",
     "ImageRef",
     "ImageRejectedError",

@@ -17,7 +17,7 @@ EXIT_INTERRUPTED = 130
 
 def make_parser() -> argparse.ArgumentParser:
     """The argument parser with all sub-commands; imports nothing heavy."""
-    from beam_pipeline import checks_command, convert_command, runners_command, sample_command
+    from beam_pipeline.commands import checks, convert, runners, sample
     from training import cli as training_cli
 
     parser = argparse.ArgumentParser(
@@ -28,10 +28,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"imagebeam {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    convert_command.add_command(subparsers)
-    sample_command.add_command(subparsers)
-    checks_command.add_commands(subparsers)
-    runners_command.add_commands(subparsers)
+    convert.add_command(subparsers)
+    sample.add_command(subparsers)
+    checks.add_commands(subparsers)
+    runners.add_commands(subparsers)
     training_cli.add_commands(subparsers)
     return parser
 

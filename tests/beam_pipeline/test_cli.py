@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from beam_pipeline import cli, convert_command
+from beam_pipeline import cli
+from beam_pipeline.commands import convert as convert_command
 from beam_pipeline.version import __version__
 from tests import conversions, fakes
 

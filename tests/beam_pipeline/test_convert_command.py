@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import cli, convert_command
-from beam_pipeline.convert_command import parse_options, parse_size
+from beam_pipeline import cli
+from beam_pipeline.commands import convert as convert_command
+from beam_pipeline.commands.convert import parse_options, parse_size
 from beam_pipeline.errors import UsageError
 from beam_pipeline.options import (
     ColorProfile,

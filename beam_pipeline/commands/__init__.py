@@ -1,0 +1,1 @@
+"""The sub-commands: arguments → options → one function call."""
