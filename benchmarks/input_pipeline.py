@@ -35,6 +35,7 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from training.benchmark_input import (  # noqa: E402
+    Rate,
     floor_batches,
     naive_batches,
     take_turns,
@@ -78,11 +79,15 @@ def keras_folder(source: pathlib.Path, size: tuple[int, int], color: str = "rgb"
     return iter(dataset.repeat().prefetch(2))
 
 
-def show(title: str, rates: dict[str, float], first: str) -> None:
+def show(title: str, rates: dict[str, Rate], first: str) -> None:
     print(f"\n{title}")
+    print(f"  {'':44} {'images/s':>10} {'ratio':>7} {'images/CPU-s':>13} {'ratio':>7}")
     for name, rate in rates.items():
-        print(f"  {name:44} {rate:10,.0f} images/s   {rates[first] / rate:6.2f}")
-    print(f"  last column: {first} divided by that row", flush=True)
+        print(
+            f"  {name:44} {rate.wall:10,.0f} {rates[first].wall / rate.wall:7.2f} "
+            f"{rate.cpu:13,.0f} {rates[first].cpu / rate.cpu:7.2f}"
+        )
+    print(f"  ratio: {first} divided by that row", flush=True)
 
 
 def bench_photos(seconds: float, rounds: int) -> None:

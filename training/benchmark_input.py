@@ -10,6 +10,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -99,27 +100,41 @@ def benchmark_input(
         readers["cached"] = iter(reader("memory").training_batches(0, 1 << 20))
     rates = take_turns(readers, seconds, rounds)
     return InputRates(
-        reading=rates["reading"],
-        cached=rates.get("cached"),
-        floor=rates["floor"],
-        naive=rates["naive"],
+        reading=rates["reading"].wall,
+        cached=rates["cached"].wall if "cached" in rates else None,
+        floor=rates["floor"].wall,
+        naive=rates["naive"].wall,
         batch_size=batch_size,
         rounds=rounds,
         target=target,
     )
 
 
-def take_turns(readers: dict[str, Iterator], seconds: float, rounds: int) -> dict[str, float]:
-    """Images per second of endless iterators of batches; median over `rounds` turns each."""
+class Rate(NamedTuple):
+    """Images per second of wall time, and per second of CPU time of the whole process.
+
+    The second is steady on a busy machine, where the first is not; it says what an image
+    costs, but not whether all cores are used.
+    """
+
+    wall: float
+    cpu: float
+
+
+def take_turns(readers: dict[str, Iterator], seconds: float, rounds: int) -> dict[str, Rate]:
+    """Rates of endless iterators of batches; medians over `rounds` turns of each."""
     for iterator in readers.values():
         next(iterator)
-    rates: dict[str, list[float]] = {name: [] for name in readers}
+    rates: dict[str, list[Rate]] = {name: [] for name in readers}
     for number in range(rounds):
-        # A pipeline works ahead while another has its turn: drop what it has ready.
         for name in _rotated(list(readers), number):
-            _run(readers[name], seconds / 6)
+            # A pipeline works ahead while another has its turn: drop what it has ready.
+            _run(readers[name], seconds / 4)
             rates[name].append(_run(readers[name], seconds))
-    return {name: float(np.median(values)) for name, values in rates.items()}
+    return {
+        name: Rate(*(float(np.median(column)) for column in zip(*values, strict=True)))
+        for name, values in rates.items()
+    }
 
 
 def _rotated(names: list[str], by: int) -> list[str]:
@@ -127,15 +142,16 @@ def _rotated(names: list[str], by: int) -> list[str]:
     return names[by:] + names[:by]
 
 
-def _run(iterator: Iterator, seconds: float) -> float:
-    """Images per second over about `seconds`."""
+def _run(iterator: Iterator, seconds: float) -> Rate:
+    """Reads for about `seconds`."""
     images = 0
     start = now = time.perf_counter()
+    cpu = time.process_time()
     while now - start < seconds:
         batch = next(iterator)
         images += int((batch["image"] if isinstance(batch, dict) else batch[0]).shape[0])
         now = time.perf_counter()
-    return images / (now - start)
+    return Rate(images / (now - start), images / max(time.process_time() - cpu, 1e-9))
 
 
 def floor_batches(
