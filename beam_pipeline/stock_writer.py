@@ -23,9 +23,9 @@ from beam_pipeline.plan import ConversionPlan
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.records import Chunk, RecordMaker, Records
 from beam_pipeline.references import RefBatch
+from beam_pipeline.shard_sink import BEAM_COMPRESSION
 from beam_pipeline.splits import assign_split
 from beam_pipeline.tfrecord_writer import (
-    BEAM_COMPRESSION,
     ShardResult,
     rejected_line,
     shown_rejects,

@@ -12,12 +12,12 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline import records, storage
+from beam_pipeline.batching import BATCH_REFS, Batcher, batches_by_bucket, held_for
 from beam_pipeline.combiners import CombinePlanTally, CombineReports
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.duplicates import resolve_duplicates
 from beam_pipeline.examples import feature_specs
 from beam_pipeline.finalize import FinalizeContext, finalize
-from beam_pipeline.hashing import bucket_hash
 from beam_pipeline.inputs import (
     InputPlan,
     ListingReport,
@@ -34,17 +34,6 @@ from beam_pipeline.stock_writer import WriteWithBeam
 from beam_pipeline.tfrecord_writer import WriteShardsToTFRecord
 from beam_pipeline.types import ImageRef
 from beam_pipeline.worker_check import WorkerCheck
-
-# Keys are compared with their possible duplicates in this many groups: enough to spread
-# the work, few enough that batches of references stay large.
-DUPLICATE_BUCKETS = 128
-# References in one element, and references held before batches are sent.
-BATCH_REFS = 2048
-HELD_REFS = 1 << 13
-# With many shards more are held, so that a batch still has about this many references: a
-# batch of one takes four times the bytes of a reference in a large one.
-REFS_PER_SHARD = 32
-MOST_HELD_REFS = 1 << 17  # about 80 MB
 
 REPORT_TAG = "report"
 REJECTS_TAG = "rejects"
@@ -209,40 +198,6 @@ class _ListBatchesDoFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput(REPORT_TAG, report)
 
 
-class _Batcher:
-    """Gathers references by a key and gives them out in large batches, in bounded memory."""
-
-    def __init__(self, limit: int = HELD_REFS) -> None:
-        self._groups: dict[Any, list[ImageRef]] = {}
-        self._held = 0
-        self._limit = limit
-
-    def add(self, key: Any, refs: list[ImageRef]) -> Iterator[tuple[Any, RefBatch]]:
-        """Adds references; yields what became large enough to go."""
-        group = self._groups.setdefault(key, [])
-        group += refs
-        self._held += len(refs)
-        if len(group) >= BATCH_REFS:
-            del self._groups[key]
-            self._held -= len(group)
-            yield key, RefBatch(group)
-        elif self._held >= self._limit:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[tuple[Any, RefBatch]]:
-        """Yields everything that is held."""
-        groups, self._groups, self._held = self._groups, {}, 0
-        yield from ((key, RefBatch(group)) for key, group in groups.items())
-
-
-def batches_by_bucket(refs: Iterable[ImageRef]) -> Iterator[tuple[int, RefBatch]]:
-    """Batches references so that all with the same key get the same bucket number."""
-    batcher = _Batcher()
-    for ref in refs:
-        yield from batcher.add(bucket_hash(ref.key, DUPLICATE_BUCKETS), [ref])
-    yield from batcher.rest()
-
-
 class WriteDataset(beam.PTransform):
     """Writes a whole dataset: PCollection[tuple[int, RefBatch]] → PCollection[DatasetInfo].
 
@@ -370,14 +325,14 @@ class _AssignShardsDoFn(beam.DoFn):
         self._options = options
 
     def start_bundle(self) -> None:
-        self._batcher: _Batcher | None = None
+        self._batcher: Batcher | None = None
 
     def process(
         self, batch: RefBatch, plan: ConversionPlan
     ) -> Iterator[tuple[tuple[str, int], RefBatch]]:
         if self._batcher is None:
             shards = sum(len(split.bounds) for split in plan.splits.values())
-            self._batcher = _Batcher(min(MOST_HELD_REFS, max(HELD_REFS, REFS_PER_SHARD * shards)))
+            self._batcher = Batcher(held_for(shards))
         for shard, refs in plan.shards_of(batch.refs, self._options.output).items():
             yield from self._batcher.add(shard, refs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apache_beam as beam
 
+from beam_pipeline.batching import DUPLICATE_BUCKETS
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import ConversionError
 from beam_pipeline.hashing import bucket_hash
@@ -15,7 +16,7 @@ from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
 from beam_pipeline.run_description import describe_run
 from beam_pipeline.storage import config as storage_config
-from beam_pipeline.transforms import DUPLICATE_BUCKETS, WriteContext, WriteDataset
+from beam_pipeline.transforms import WriteContext, WriteDataset
 from beam_pipeline.types import ImageRef
 
 _BATCH = 512

@@ -27,6 +27,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 
 from beam_pipeline import runners, transforms
+from beam_pipeline.batching import batches_by_bucket
 from beam_pipeline.inputs import ListingReport
 from beam_pipeline.options import ConvertOptions, InputOptions, OutputOptions
 from beam_pipeline.progress import ProgressReporter
@@ -52,7 +53,7 @@ def made_up_refs(count: int) -> Iterator[ImageRef]:
 
 class _ListDoFn(beam.DoFn):
     def process(self, count: int) -> Iterator[Any]:
-        for key, batch in transforms.batches_by_bucket(made_up_refs(count)):
+        for key, batch in batches_by_bucket(made_up_refs(count)):
             Metrics.counter(NAMESPACE, "by_bucket").inc(len(batch.encoded))
             yield key, batch
         report = ListingReport()

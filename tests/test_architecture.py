@@ -78,6 +78,7 @@ USES_BEAM = (
     "pipeline.py",
     "references.py",  # a coder
     "stock_writer.py",  # Beam's own writer
+    "shard_sink.py",
     "tfrecord_writer.py",
     "transforms.py",
     "write_images.py",
@@ -163,7 +164,7 @@ LAYERS = (
     ("labels", "splits", "duplicates", "shards", "examples", "dataset_info", "tfrecord_format"),
     ("plan", "records", "index", "metadata", "output_directory"),
     ("references", "combiners"),
-    ("tfrecord_writer", "finalize"),
+    ("batching", "shard_sink", "tfrecord_writer", "outcome", "finalize"),
     ("transforms",),
     ("pipeline",),
     ("commands",),

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from beam_pipeline import storage, tfrecord_writer, worker_pool
+from beam_pipeline import shard_sink, storage, tfrecord_writer, worker_pool
 from beam_pipeline.dataset_info import read_dataset_info
 from beam_pipeline.errors import ConversionError, DatasetError, OutputError, StorageError
 from beam_pipeline.output_directory import LOCK_FILE, STAGING_PREFIX
@@ -180,7 +180,7 @@ def test_a_disk_that_becomes_full(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tfrecord_writer.HashingFile, when, full)
+        patched.setattr(shard_sink.HashingFile, when, full)
         with pytest.raises(ConversionError) as raised:
             conversions.run(source, tmp_path / "out")
     assert str(raised.value).startswith("the conversion stopped: the disk is full (")

@@ -20,15 +20,13 @@ from beam_pipeline.options import Compression
 from beam_pipeline.plan import PlanTally, make_plan
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
+from beam_pipeline.shard_sink import HashingFile, finalize_shards, sink_for_split
 from beam_pipeline.storage import StorageConfig
 from beam_pipeline.tfrecord_format import frame
 from beam_pipeline.tfrecord_writer import (
-    HashingFile,
     ShardResult,
     WriteShardsToTFRecord,
-    finalize_shards,
     rejected_line,
-    sink_for_split,
     sorted_refs,
 )
 from beam_pipeline.types import ImageRef, Outcome, Problem, RejectedImage

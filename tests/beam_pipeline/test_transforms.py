@@ -13,6 +13,7 @@ import tensorflow as tf
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipeline import ImageRef, ImagesToExamples, InputOptions, ListImages, RejectedImage
+from beam_pipeline.batching import BATCH_REFS, DUPLICATE_BUCKETS, HELD_REFS, batches_by_bucket
 from beam_pipeline.duplicates import resolve_duplicates
 from beam_pipeline.errors import InputError
 from beam_pipeline.hashing import bucket_hash
@@ -22,13 +23,9 @@ from beam_pipeline.plan import PlanTally, make_plan
 from beam_pipeline.references import RefBatch
 from beam_pipeline.storage import StorageConfig
 from beam_pipeline.transforms import (
-    BATCH_REFS,
-    DUPLICATE_BUCKETS,
-    HELD_REFS,
     ListBatches,
     _AssignShardsDoFn,
     _ResolveDuplicatesDoFn,
-    batches_by_bucket,
 )
 from beam_pipeline.types import Outcome, Problem
 from tests import conversions, fakes
