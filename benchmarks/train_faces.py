@@ -76,7 +76,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("faces", help="folder split/class/image, or a dataset for --script")
-    parser.add_argument("--epochs", type=int, default=120)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--script", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.script:

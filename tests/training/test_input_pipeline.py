@@ -228,6 +228,20 @@ def test_a_fused_crop_shows_the_same_picture_as_decode_then_crop(sides):
     assert np.ptp(png.numpy()[..., 1]) > 150  # the whole central part is there
 
 
+@pytest.mark.parametrize("sides", [(90, 120), (64, 64), (30, 40), (100, 200)])
+@pytest.mark.parametrize("resize_mode", ["stretch", "crop"])
+def test_a_known_size_decodes_like_an_unknown_one(sides, resize_mode):
+    # Evaluation knows the size of a dataset's images; an exported model does not.
+    data = fakes.encode(fakes.picture(90, 120, seed=4), "JPEG", quality=90)
+    target = ImageTarget(sides, 3, resize_mode=resize_mode)
+    seed = tf.zeros([2], tf.int64)
+    known = encoded_decoder(target, frozenset({"jpeg"}), (90, 120))({"image": data}, seed)
+    unknown = encoded_decoder(target)({"image": data}, seed)
+    np.testing.assert_array_equal(known, unknown)
+    if sides == (90, 120) and resize_mode == "stretch":  # nothing to do: the stored pixels
+        np.testing.assert_array_equal(known, tf.io.decode_jpeg(data, 3))
+
+
 def test_the_file_cache_is_used_again(tmp_path):
     data = write_dataset(tmp_path / "data")
     options = ReadOptions(cache="file", cache_dir=str(tmp_path / "cache"))
