@@ -32,7 +32,7 @@ def test_the_same_bytes_as_convert(tmp_path: pathlib.Path) -> None:
             max_reject_fraction=0.5,
         )
 
-    with TestPipeline() as pipeline:
+    with TestPipeline(runner="FnApiRunner") as pipeline:
         written = pipeline | ib.ListImages(source) | ib.WriteImages(output("mine"))
         ledger = written | beam.Map(lambda info: info.ledger)
         assert_that(
@@ -46,7 +46,7 @@ def test_the_same_bytes_as_convert(tmp_path: pathlib.Path) -> None:
 
 def test_given_labels_fix_the_ids(tmp_path: pathlib.Path) -> None:
     fakes.class_folders(tmp_path / "in", labels=("b", "a"), per_label=2)
-    with TestPipeline() as pipeline:
+    with TestPipeline(runner="FnApiRunner") as pipeline:
         refs = pipeline | ib.ListImages(ib.InputOptions(inputs=(str(tmp_path / "in"),)))
         _ = refs | ib.WriteImages(ib.OutputOptions(str(tmp_path / "out")), labels=("z", "b", "a"))
     info = ib.read_dataset_info(str(tmp_path / "out"))
@@ -57,7 +57,10 @@ def test_given_labels_fix_the_ids(tmp_path: pathlib.Path) -> None:
 def test_too_many_rejects_fail_the_pipeline(tmp_path: pathlib.Path) -> None:
     fakes.write_tree(tmp_path / "in", {"a/1.jpg": b"", "a/2.jpg": fakes.jpeg()})
     source = ib.InputOptions(inputs=(str(tmp_path / "in"),))
-    with pytest.raises(ConversionError, match="1 of 2 inputs"), TestPipeline() as pipeline:
+    with (
+        pytest.raises(ConversionError, match="1 of 2 inputs"),
+        TestPipeline(runner="FnApiRunner") as pipeline,
+    ):
         _ = (
             pipeline
             | ib.ListImages(source)
@@ -70,7 +73,7 @@ def test_too_many_rejects_fail_the_pipeline(tmp_path: pathlib.Path) -> None:
 def test_a_directory_is_claimed_once(tmp_path: pathlib.Path) -> None:
     fakes.class_folders(tmp_path / "in", per_label=1)
     output = ib.OutputOptions(str(tmp_path / "out"))
-    with TestPipeline() as pipeline:
+    with TestPipeline(runner="FnApiRunner") as pipeline:
         refs = pipeline | ib.ListImages(ib.InputOptions(inputs=(str(tmp_path / "in"),)))
         _ = refs | "First" >> ib.WriteImages(output)
         with pytest.raises(OutputError, match="is being written by run"):
