@@ -18,7 +18,7 @@ help:
 $(STAMP): setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
-	$(BIN)/python -m pip install --quiet --editable '.[test,report,s3]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[test,report,s3,heif]' -c constraints.txt
 	@touch $@
 
 demo: $(STAMP)
@@ -57,7 +57,7 @@ constraints:
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install --quiet --upgrade pip setuptools wheel
-	build/constraints/bin/python -m pip install --quiet '.[test,report,s3]'
+	build/constraints/bin/python -m pip install --quiet '.[test,report,s3,heif]'
 	build/constraints/bin/python -m pip freeze --all --exclude imagebeam > constraints.txt
 
 clean:
