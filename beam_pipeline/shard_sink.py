@@ -95,34 +95,27 @@ class ShardSink(_TFRecordSink):
         self, init_result: str, writer_results: list[str], unused_pre_finalize: Any
     ) -> Iterator[str]:
         """Renames staged files to their final names, in sorted order; safe to repeat."""
+        moves = []
         results = sorted(writer_results)
-        sources, targets, _, _ = self._check_state_for_finalize_write(results, len(results))
-        with ThreadPoolExecutor(_RENAME_THREADS) as pool:
-            list(pool.map(storage.rename, sources, targets))
-        storage.delete_tree(init_result)
-        yield from targets
-
-    def _get_final_name_glob(self, num_shards: int, w: Any = None) -> str:
-        return self._get_final_name(0, num_shards, w)  # only reported, never matched
-
-    def _check_state_for_finalize_write(
-        self, writer_results: list[str], num_shards: int, window: Any = None
-    ) -> tuple[list[str], list[str], list[str], int]:
-        sources, targets, skipped = [], [], 0
-        for number, source in enumerate(writer_results):
-            target = self._get_final_name(number, num_shards, window)
+        for number, source in enumerate(results):
+            target = self._get_final_name(number, len(results))
             if storage.exists(source):
-                if storage.exists(target):
-                    storage.delete([target])
-                sources.append(source)
-                targets.append(target)
-            elif storage.exists(target):
-                skipped += 1  # an earlier attempt of this step renamed it
-            else:
+                moves.append((source, target))
+            elif not storage.exists(target):  # else an earlier attempt renamed it
                 raise filebasedsink.BeamIOError(
                     f"neither the staged shard {source} nor its target {target} exists"
                 )
-        return sources, targets, [], skipped
+        with ThreadPoolExecutor(_RENAME_THREADS) as pool:
+            list(pool.map(_replace, moves))
+        storage.delete_tree(init_result)
+        yield from (target for _, target in moves)
+
+
+def _replace(move: tuple[str, str]) -> None:
+    source, target = move
+    if storage.exists(target):
+        storage.delete([target])
+    storage.rename(source, target)
 
 
 def sink_for_split(options: ConvertOptions, split: str) -> ShardSink:

@@ -131,10 +131,3 @@ class RejectedImage(NamedTuple):
     reason: str
     detail: str
     row: int | None = None
-
-
-class ShardId(NamedTuple):
-    """A shard before empty ones are dropped: split name and planned position (0-based)."""
-
-    split: str
-    number: int
