@@ -24,11 +24,11 @@ quiet.import_tensorflow()
 import tensorflow as tf  # noqa: E402
 
 from training.config import TrainConfig  # noqa: E402
-from training.decode import target_for  # noqa: E402
 from training.devices import choose_precision, choose_xla, set_up  # noqa: E402
 from training.feeding import Feed  # noqa: E402
 from training.read_options import ReadOptions  # noqa: E402
 from training.shards import open_dataset  # noqa: E402
+from training.target import target_for  # noqa: E402
 from training.train import train_and_evaluate  # noqa: E402
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/input_pipeline.py photos|crops|small|faces|memory|check [--seconds S]
 
-photos   500×375 JPEGs → batches of 224×224
+photos   500×375 JPEGs → batches of 224×224: a split that the shuffle buffer holds, and
+         one of ten times as many, which is read from its shards again in every epoch
 crops    random-resized-crop: fused decode-and-crop against decoding whole images
 small    the same photos converted with --resize 256x256 against Keras on the folder
 faces    48×48 gray PNGs, decoded anew, cached in memory, cached in a file
@@ -40,10 +41,10 @@ from training.benchmark_input import (  # noqa: E402
     naive_batches,
     take_turns,
 )
-from training.decode import target_for  # noqa: E402
 from training.read_options import ReadOptions  # noqa: E402
 from training.shards import open_dataset  # noqa: E402
 from training.split_reader import SplitReader  # noqa: E402
+from training.target import target_for  # noqa: E402
 
 BATCH = 64
 # Quality 95, the default, would make files as large as the photos: decoding follows bytes.
@@ -52,9 +53,10 @@ FASTEST = ReadOptions(cache="none", deterministic=False)
 
 
 def converted(source: pathlib.Path, name: str, *options: str) -> str:
-    """The dataset of `source`, converted once."""
+    """The dataset of `source`, converted once, and again when `source` was made anew."""
     out = convert.DATA / f"read-{name}"
-    if not (out / "_SUCCESS").exists():
+    done = out / "_SUCCESS"
+    if not done.exists() or done.stat().st_mtime < source.stat().st_ctime:
         subprocess.run(convert.convert_command(source, out, *options), cwd=convert.ROOT, check=True)
     return str(out)
 
@@ -81,15 +83,17 @@ def keras_folder(source: pathlib.Path, size: tuple[int, int], color: str = "rgb"
     return iter(dataset.repeat().prefetch(2))
 
 
-def show(title: str, rates: dict[str, Rate], first: str) -> None:
+def show(title: str, rates: dict[str, Rate], first: str, against: bool = False) -> None:
+    """Prints the rates, and `first` divided by each; `against`: each divided by `first`."""
     print(f"\n{title}")
     print(f"  {'':44} {'images/s':>10} {'ratio':>7} {'images/CPU-s':>13} {'ratio':>7}")
     for name, rate in rates.items():
-        print(
-            f"  {name:44} {rate.wall:10,.0f} {rates[first].wall / rate.wall:7.2f} "
-            f"{rate.cpu:13,.0f} {rates[first].cpu / rate.cpu:7.2f}"
-        )
-    print(f"  ratio: {first} divided by that row", flush=True)
+        wall, cpu = rates[first].wall / rate.wall, rates[first].cpu / rate.cpu
+        if against:
+            wall, cpu = 1 / wall, 1 / cpu
+        print(f"  {name:44} {rate.wall:10,.0f} {wall:7.2f} {rate.cpu:13,.0f} {cpu:7.2f}")
+    how = f"that row divided by {first}" if against else f"{first} divided by that row"
+    print(f"  ratio: {how}", flush=True)
 
 
 def bench_photos(seconds: float, rounds: int) -> None:
@@ -97,9 +101,11 @@ def bench_photos(seconds: float, rounds: int) -> None:
     dataset = converted(source, "photos")
     info = open_dataset(dataset, check="size")
     target = target_for(info, image_size=(224, 224))
+    more = converted(convert.make_photos10x(), "photos10x")
     readers = {
         "imagebeam": ours(dataset, (224, 224)),
         "imagebeam, deterministic": ours(dataset, (224, 224), ReadOptions(cache="none")),
+        "imagebeam, 40,000 images": ours(more, (224, 224)),
         "floor: decode and resize only, from memory": iter(
             floor_batches(info, "train", target, BATCH)
         ),
@@ -135,14 +141,25 @@ def bench_crops(seconds: float, rounds: int) -> None:
 def bench_small(seconds: float, rounds: int) -> None:
     source = convert.make_photos()
     dataset = converted(source, "photos256-q80", *SMALL)
+    raw = converted(source, "photos256-raw", "--encoding", "raw", "--resize", "256x256")
     readers = {
         "imagebeam, converted to 256×256": ours(dataset, (224, 224)),
         "the same with random crops": ours(dataset, (224, 224), random_crop=True),
+        "the same, cut from the middle": ours(dataset, (224, 224), resize_mode="cut"),
+        "the same, cut at random": ours(dataset, (224, 224), resize_mode="cut", random_crop=True),
+        "the same in 256×256": ours(dataset, (256, 256)),
+        "imagebeam, converted to raw 256×256": ours(raw, (224, 224)),
+        "the same, cut at random ": ours(raw, (224, 224), resize_mode="cut", random_crop=True),
         "imagebeam, original size": ours(converted(source, "photos"), (224, 224)),
         "keras.utils.image_dataset_from_directory": keras_folder(source, (224, 224)),
     }
     rates = take_turns(readers, seconds, rounds)
-    show("256×256 at conversion → 224×224", rates, "imagebeam, converted to 256×256")
+    show(
+        "256×256 at conversion → 224×224",
+        rates,
+        "keras.utils.image_dataset_from_directory",
+        against=True,
+    )
 
 
 def bench_faces(seconds: float, rounds: int) -> None:

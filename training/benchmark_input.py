@@ -17,10 +17,11 @@ import tensorflow as tf
 
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.examples import Role
-from training.decode import ImageTarget, batch_decoder, example_parser, target_for
+from training.decode import batch_decoder, example_parser
 from training.read_options import ReadOptions
 from training.shards import is_gzip, open_dataset
 from training.split_reader import SplitReader
+from training.target import ImageTarget, target_for
 
 _FLOOR_BYTES = 256 << 20  # 256 MiB: encoded images that the floor keeps in memory
 _SHUFFLE = 1000  # images in the naive reader's shuffle buffer
@@ -158,23 +159,21 @@ def floor_batches(
     info: DatasetInfo, split: str, target: ImageTarget, batch_size: int
 ) -> tf.data.Dataset:
     """Decode and resize of bytes in memory: no files, no records, no shuffling."""
-    parse, decode = example_parser(info), batch_decoder(info, target)
+    parse, decode = example_parser(info, with_keys=False), batch_decoder(info, target)
     size = max(info.split(split).bytes // max(info.split(split).records, 1), 1)
     paths = [os.path.join(info.directory, shard.file) for shard in info.split(split).shards]
     records = tf.data.TFRecordDataset(paths, "GZIP" if is_gzip(paths[0]) else "")
     kept = next(iter(records.batch(max(1, _FLOOR_BYTES // size)).map(parse)))
-    seeds = tf.stack(
-        [tf.zeros_like(kept["label"]), tf.range(len(kept["label"]), dtype=tf.int64)], 1
-    )
+
+    def load(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        seeds = tf.stack([tf.zeros_like(index), index], 1)
+        return decode(kept, seeds, index), tf.gather(kept["label"], index)
+
     return (
-        tf.data.Dataset.from_tensor_slices((kept, seeds))
+        tf.data.Dataset.range(len(kept["label"]))
         .repeat()
         .batch(batch_size)
-        .map(
-            lambda features, seeds: (decode(features, seeds), features["label"]),
-            num_parallel_calls=os.cpu_count() or 1,
-            deterministic=False,
-        )
+        .map(load, num_parallel_calls=os.cpu_count() or 1, deterministic=False)
         .prefetch(2)
     )
 

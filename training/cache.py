@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import StorageError
-from training.decode import ImageTarget
 from training.shards import WorkerPart
+from training.target import ImageTarget
 
 logger = logging.getLogger(__name__)
 

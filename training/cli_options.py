@@ -52,13 +52,15 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resize_mode",
         default="stretch",
-        choices=("stretch", "crop"),
-        help="crop keeps the aspect ratio and cuts the edges (default: %(default)s)",
+        choices=("stretch", "crop", "cut"),
+        help="crop keeps the aspect ratio and cuts the edges; cut takes the middle, unscaled, of "
+        "images that were all converted to one size (default: %(default)s)",
     )
     parser.add_argument(
         "--random_crop",
         action="store_true",
-        help="random-resized-crop; of JPEGs only the crop is decoded",
+        help="random-resized-crop, or with --resize_mode cut a random place; of JPEGs only the "
+        "crop is decoded",
     )
 
 

@@ -32,8 +32,8 @@ class TrainConfig:
       dropout: before the classifier, 0 to under 1.
       image_size: (height, width) to train at; None: as stored.
       channels: 1 or 3; None: as stored.
-      resize_mode: "stretch" or "crop".
-      random_crop: random-resized-crop in training.
+      resize_mode: "stretch", "crop" or "cut"; see training.target.ImageTarget.
+      random_crop: random-resized-crop in training; with "cut", a random place.
       augment: "auto", "none", or names with strengths, as in "flip,rotate=10,mixup=0.2".
       batch_size: images per step, over all devices.
       epochs: at most.

@@ -97,10 +97,13 @@ def pixels_model(card: ModelCard, model: keras.Model) -> keras.Model:
     """A Keras model from pixels of any size to {"probabilities", "label"}."""
     height, width, channels = card.input_shape
     inputs = keras.Input((None, None, channels), name="pixels")
+    resized = [round(side / part) for side, part in zip((height, width), card.kept, strict=True)]
     # Averages when shrinking, as the decoder does where more than half of a side goes.
-    x = layers.Resizing(
-        height, width, crop_to_aspect_ratio=card.resize_mode == "crop", antialias=True
-    )(inputs)
+    x = layers.Resizing(*resized, crop_to_aspect_ratio=card.resize_mode == "crop", antialias=True)(
+        inputs
+    )
+    if card.resize_mode == "cut":
+        x = layers.CenterCrop(height, width)(x)
     # Told outright: Resizing is by default in training mode, and would take the rest along.
     logits = model(x, training=False)
     probabilities = layers.Softmax(dtype="float32", name="probabilities")(logits)

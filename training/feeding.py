@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import UsageError
-from training.decode import ImageTarget
 from training.devices import Hardware
 from training.faults import explain_reading_error
 from training.read_options import ReadOptions
 from training.split_reader import SplitReader
+from training.target import ImageTarget
 
 
 class Feed:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from beam_pipeline.dataset_info import DatasetInfo
-from training.decode import target_for
 from training.read_options import ReadOptions
 from training.shards import open_dataset
 from training.split_reader import SplitReader
+from training.target import target_for
 
 
 def read_split(
@@ -43,7 +43,9 @@ def read_split(
       training: shuffle. The order follows from seed and epoch alone. Otherwise the
         order is the stored one.
       random_crop: random-resized-crop instead of a resize (JPEGs decode only the crop).
-      resize_mode: "stretch", or "crop" to keep the aspect ratio.
+      resize_mode: "stretch"; "crop" to keep the aspect ratio; "cut" to take a part of
+        image_size out of images of one size, unscaled: the central one, or with
+        random_crop one at a random place.
       seed, epoch: decide the order and the crops.
       options: caching, threads and memory.
       context: of tf.distribute: this worker reads its part only.

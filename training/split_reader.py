@@ -11,13 +11,15 @@ import tensorflow as tf
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import DatasetError, UsageError
 from training import cache as image_cache
-from training.decode import ImageTarget, batch_decoder, example_parser
+from training.decode import batch_decoder, example_parser
 from training.read_options import ReadOptions
 from training.shards import WorkerPart, is_gzip, worker_part
+from training.target import ImageTarget
 
 _AUTO_CACHE_BYTES = 256 << 20  # 256 MiB: decoded splits up to this size stay in memory
 _SHUFFLE_BYTES = 256 << 20  # 256 MiB of encoded records
 _READ_BUFFER = 1 << 20  # 1 MiB per open shard
+_READ_RECORDS = 16  # handed over at once: threads that wait for single records wake too often
 _OPEN_SHARDS = 8
 
 
@@ -78,10 +80,10 @@ class SplitReader:
         self._replicas = replicas
         self._padded = padded
         self._with_keys = with_keys
-        self._parse = example_parser(info)
+        self._parse = example_parser(info, with_keys)
         self._decode = batch_decoder(info, target)
         self._cached: image_cache.CachedImages | None = None
-        self._cached_records: tf.Tensor | None = None
+        self._kept: dict[str, tf.Tensor] | None = None  # the part's features, still encoded
         self._parallel = self._parallel_calls()
         self._gzip = {file: is_gzip(file) for file in self.part.files}
         self.cache = self._choose_cache()
@@ -104,14 +106,17 @@ class SplitReader:
     def _batches(
         self, first_epoch: int, last_epoch: int, first_step: int, shuffle: bool
     ) -> tf.data.Dataset:
-        if self.cache != "none":
+        if self.cache != "none" and not (self.cache == "memory" and self.target.random_crop):
             self._fill_cache()
+        elif shuffle and self._keeps_encoded():
+            self._keep_encoded()
 
         def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
             skip = tf.where(epoch == first_epoch, tf.constant(first_step, tf.int64), 0)
             return self._undecoded(epoch, shuffle).skip(skip)
 
-        batches = tf.data.Dataset.range(first_epoch, last_epoch).flat_map(one_epoch)
+        # One batch ahead: a decoder that becomes free never waits for records to be read.
+        batches = tf.data.Dataset.range(first_epoch, last_epoch).flat_map(one_epoch).prefetch(1)
         batches = batches.map(
             self._load, num_parallel_calls=self._parallel, deterministic=self.options.deterministic
         )
@@ -128,7 +133,7 @@ class SplitReader:
         An item is a serialized Example, or an index into the cache.
         """
         seeds = tf.stack([tf.cast(self._seed, tf.int64), epoch])
-        if self.cache == "none":
+        if self._cached is None and self._kept is None:
             items = self._records(seeds, shuffle)
         else:
             index = tf.range(self.part.records, dtype=tf.int64)
@@ -143,7 +148,13 @@ class SplitReader:
             weight = tf.ones([count])
             position = step * size + tf.range(tf.cast(count, tf.int64))
             if self._padded:
-                items = tf.ensure_shape(tf.gather(items, tf.range(size) % count), [size])
+                # Full batches stay as they are: gathering would copy every image once more.
+                items = tf.cond(
+                    count < size,
+                    lambda: tf.gather(items, tf.range(size) % count),
+                    lambda: items,
+                )
+                items = tf.ensure_shape(items, [size])
                 weight = tf.cast(tf.range(size) < count, tf.float32)
                 position = step * size + tf.range(size, dtype=tf.int64)
             return {"item": items, "position": position, "weight": weight, "epoch": epoch}
@@ -167,11 +178,14 @@ class SplitReader:
         in_order = self.options.deterministic or self.part.every > 1 or not shuffle
         open_shards = min(_OPEN_SHARDS, len(self.part.files)) if shuffle else 1
         records = tf.data.Dataset.from_tensor_slices((files, types)).interleave(
-            lambda file, type: tf.data.TFRecordDataset(file, type, buffer_size=_READ_BUFFER),
+            lambda file, type: tf.data.TFRecordDataset(file, type, buffer_size=_READ_BUFFER).batch(
+                _READ_RECORDS
+            ),
             cycle_length=open_shards,
             num_parallel_calls=min(open_shards, self._parallel),
             deterministic=in_order,
         )
+        records = records.unbatch()
         if self.part.every > 1:
             records = records.shard(self.part.every, self.part.first)
         if shuffle:
@@ -179,19 +193,23 @@ class SplitReader:
         return records
 
     def _load(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        item = batch["item"]
+        key = None
         if self._cached is not None:
-            image, label, key = self._cached.gather(batch["item"])
+            image, label, key = self._cached.gather(item)
         else:
-            serialized = batch["item"]
-            if self._cached_records is not None:
-                serialized = tf.gather(self._cached_records, serialized)
-            features = self._parse(serialized)
             # Unequal for every image of every epoch, on every worker.
             place = batch["position"] * self.part.every + self.part.first
             stream = ((self._seed & 0xFFFFFF) << 24) + (self._worker << 48) + batch["epoch"]
             seeds = tf.stack([tf.fill(tf.shape(place), stream), place], 1)
-            image = self._decode(features, seeds)
-            label, key = features["label"], features["key"]
+            if self._kept is not None:
+                image = self._decode(self._kept, seeds, item)
+                label = tf.gather(self._kept["label"], item)
+                key = tf.gather(self._kept["key"], item) if self._with_keys else None
+            else:
+                features = self._parse(item)
+                image = self._decode(features, seeds)
+                label, key = features["label"], features.get("key")
         if self.info.labels is not None:
             tf.debugging.assert_less(
                 label, tf.constant(len(self.info.labels), tf.int64), "label id outside the map"
@@ -230,14 +248,28 @@ class SplitReader:
                 )
         return wanted
 
-    def _fill_cache(self) -> None:
-        if self._cached is not None or self._cached_records is not None:
+    def _keeps_encoded(self) -> bool:
+        """Whether training keeps all encoded images in memory.
+
+        A shuffle buffer that holds the whole part would be emptied and filled again from
+        the shards in every epoch, while the decoders wait: keeping what it held costs the
+        same memory.
+        """
+        wanted = self.cache == "memory" and self.target.random_crop
+        return wanted or self._shuffle_records() == self.part.records
+
+    def _keep_encoded(self) -> None:
+        if self._kept is not None:
             return
-        if self.target.random_crop:
-            part = self._records(tf.zeros([2], tf.int64), shuffle=False)
-            serialized = [record for batch in part.batch(1024) for record in batch.numpy()]
-            with tf.device("CPU:0"):
-                self._cached_records = tf.constant(serialized)
+        records = self._records(tf.zeros([2], tf.int64), shuffle=False)
+        # In small batches, which are then taken apart and put together by moving the bytes:
+        # parsing all at once would hold every image twice.
+        features = records.batch(128).map(self._parse).unbatch().batch(self.part.records)
+        with tf.device("CPU:0"):
+            self._kept = next(iter(features))
+
+    def _fill_cache(self) -> None:
+        if self._cached is not None:
             return
         plain = SplitReader(
             self.info,

@@ -24,7 +24,6 @@ from beam_pipeline.errors import DatasetError, TrainingError
 from training import devices, run_setup
 from training.augment import parse_augment
 from training.config import TrainConfig, check_same_run
-from training.decode import ImageTarget, target_for
 from training.feeding import Feed
 from training.models import resolve_name
 from training.optimizers import WarmupCosine, usual_rate
@@ -33,6 +32,7 @@ from training.run_state import RunFiles, locked
 from training.scores import Scores
 from training.shards import open_dataset
 from training.steps import Learner
+from training.target import ImageTarget, target_for
 from training.train_log import EpochLog, Events, ProgressLine, StepClock
 from training.trained import ModelCard
 
@@ -138,6 +138,7 @@ class _Run:
             input_shape=target.shape,
             labels=tuple(info.labels or ()),
             resize_mode=config.resize_mode,
+            kept=target.kept,
             dropout=config.dropout,
             width=config.width,
             dataset=info.name,

@@ -11,8 +11,8 @@ import keras
 
 from beam_pipeline.errors import OutputError
 from training import checkpoints
-from training.decode import ImageTarget
 from training.models import ModelSpec, build_model
+from training.target import ImageTarget
 
 BEST_FILE = "best.json"
 
@@ -26,6 +26,7 @@ class ModelCard:
       input_shape: (height, width, channels).
       labels: class names by id.
       resize_mode: how images are brought to the input's size.
+      kept: parts of height and width that the model looks at, with resize_mode "cut".
       dropout, width: as the model was built.
       dataset: name of the dataset it was trained on.
       fingerprint: of that dataset.
@@ -41,12 +42,13 @@ class ModelCard:
     width: float
     dataset: str
     fingerprint: str
+    kept: tuple[float, float] = (1.0, 1.0)
 
     @property
     def target(self) -> ImageTarget:
         """What images become for this model."""
         height, width, channels = self.input_shape
-        return ImageTarget((height, width), channels, self.resize_mode)
+        return ImageTarget((height, width), channels, self.resize_mode, kept=self.kept)
 
     @property
     def spec(self) -> ModelSpec:
@@ -70,6 +72,7 @@ class ModelCard:
                 data = json.load(stream)
             data["input_shape"] = tuple(data["input_shape"])
             data["labels"] = tuple(data["labels"])
+            data["kept"] = tuple(data.get("kept", (1.0, 1.0)))
             return cls(**data)
         except FileNotFoundError:
             raise OutputError(

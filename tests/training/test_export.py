@@ -11,6 +11,7 @@ from PIL import Image
 
 from beam_pipeline.errors import OutputError
 from tests import fakes
+from tests.training import runs
 from tests.training.datasets import face
 from training.export import export
 from training.predict import Predictor
@@ -53,6 +54,36 @@ def test_the_signature_answers_as_evaluation_does(trained, exported):
     best = want.argmax(axis=1)
     assert [NAMES[i].encode() for i in best] == got["label"].numpy().tolist()
     np.testing.assert_allclose(got["probability"].numpy(), want.max(axis=1), atol=1e-5)
+
+
+def test_a_model_of_cut_images_answers_as_evaluation_does(trained, tmp_path):
+    """It looks at the middle of an image of any size: the part that it was trained on."""
+    data, _ = trained
+    runs.train(data, tmp_path / "run", epochs=1, image_size=(20, 18), resize_mode="cut",
+               random_crop=True)  # fmt: skip
+    output = export(str(tmp_path / "run"), str(tmp_path / "model"))
+    card, model = load_best(str(tmp_path / "run"))
+    assert card.kept == (20 / 24, 18 / 24)
+    info = open_dataset(str(data))
+    reader = SplitReader(info, "test", card.target, batch_size=30)
+    (batch,) = reader.stored_batches()
+    want = tf.nn.softmax(model(tf.cast(batch["image"], tf.float32), training=False)).numpy()
+    encoded, pixels = [], []
+    for record in tf.data.TFRecordDataset(sorted(map(str, data.glob("faces-test*")))):
+        feature = tf.train.Example.FromString(record.numpy()).features.feature
+        encoded.append(feature["image"].bytes_list.value[0])
+        pixels.append(tf.io.decode_image(encoded[-1], 1).numpy().astype(np.float32))
+    signature = tf.saved_model.load(f"{output}/saved_model").signatures["serving_default"]
+    got = signature(image_bytes=tf.constant(encoded))["probabilities"].numpy()
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    of_pixels = keras.saving.load_model(f"{output}/model.keras")(np.stack(pixels))
+    np.testing.assert_allclose(of_pixels["probabilities"].numpy(), want, atol=1e-4)
+    # Twice as large, and the same part of it is looked at.
+    large = [
+        np.asarray(Image.fromarray(p[..., 0].astype(np.uint8)).resize((48, 48))) for p in pixels
+    ]
+    got = signature(image_bytes=tf.constant([fakes.encode(image, "PNG") for image in large]))
+    np.testing.assert_allclose(got["probabilities"].numpy(), want, atol=0.1)
 
 
 def test_the_signature_takes_any_size_and_format(exported):

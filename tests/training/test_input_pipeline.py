@@ -8,11 +8,12 @@ from beam_pipeline.errors import DatasetError, UsageError
 from beam_pipeline.options import FeatureNames
 from tests import fakes
 from tests.training.datasets import face, write_dataset
-from training.decode import ImageTarget, encoded_decoder, target_for
+from training.decode import encoded_decoder
 from training.input_pipeline import read_split
 from training.read_options import ReadOptions
 from training.shards import open_dataset
 from training.split_reader import SplitReader
+from training.target import ImageTarget, target_for
 
 NO_CACHE = ReadOptions(cache="none")
 
@@ -229,17 +230,86 @@ def test_a_fused_crop_shows_the_same_picture_as_decode_then_crop(sides):
 
 
 @pytest.mark.parametrize("sides", [(90, 120), (64, 64), (30, 40), (100, 200)])
-@pytest.mark.parametrize("resize_mode", ["stretch", "crop"])
+@pytest.mark.parametrize("resize_mode", ["stretch", "crop", "cut"])
 def test_a_known_size_decodes_like_an_unknown_one(sides, resize_mode):
     # Evaluation knows the size of a dataset's images; an exported model does not.
     data = fakes.encode(fakes.picture(90, 120, seed=4), "JPEG", quality=90)
-    target = ImageTarget(sides, 3, resize_mode=resize_mode)
+    kept = (min(1, sides[0] / 90), min(1, sides[1] / 120)) if resize_mode == "cut" else (1, 1)
+    target = ImageTarget(sides, 3, resize_mode=resize_mode, kept=kept)
     seed = tf.zeros([2], tf.int64)
     known = encoded_decoder(target, frozenset({"jpeg"}), (90, 120))({"image": data}, seed)
     unknown = encoded_decoder(target)({"image": data}, seed)
     np.testing.assert_array_equal(known, unknown)
     if sides == (90, 120) and resize_mode == "stretch":  # nothing to do: the stored pixels
         np.testing.assert_array_equal(known, tf.io.decode_jpeg(data, 3))
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
+def test_cut_takes_stored_pixels_from_the_middle(tmp_path, encoding):
+    write_dataset(tmp_path, encoding=encoding)  # images of 12×16
+    info = open_dataset(str(tmp_path))
+    target = target_for(info, image_size=(8, 10), resize_mode="cut")
+    assert target.kept == (8 / 12, 10 / 16)
+    whole = list(reader_of(tmp_path, padded=False).stored_batches())
+    cut = list(reader_of(tmp_path, padded=False, target=target).stored_batches())
+    for a, b in zip(whole, cut, strict=True):
+        np.testing.assert_array_equal(a["image"][:, 2:10, 3:13], b["image"])
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
+def test_cut_at_random_takes_stored_pixels_from_every_place(tmp_path, encoding):
+    write_dataset(tmp_path, encoding=encoding)
+    info = open_dataset(str(tmp_path))
+    target = target_for(info, image_size=(11, 14), resize_mode="cut", random_crop=True)
+    whole = {
+        key: image
+        for batch in reader_of(tmp_path, padded=False).stored_batches()
+        for key, image in zip(batch["key"].numpy(), batch["image"].numpy(), strict=True)
+    }
+    places = collections.Counter()
+    for batch in reader_of(tmp_path, padded=False, target=target).training_batches(0, 4):
+        for key, image in zip(batch["key"].numpy(), batch["image"].numpy(), strict=True):
+            found = [
+                (top, left)
+                for top in range(2)
+                for left in range(3)
+                if np.array_equal(whole[key][top : top + 11, left : left + 14], image)
+            ]
+            assert found
+            places[found[0]] += 1
+    assert len(places) == 6
+
+
+def test_cut_needs_images_of_one_size_that_are_large_enough(tmp_path):
+    one, other = write_dataset(tmp_path / "one"), write_dataset(tmp_path / "other", size=None)
+    with pytest.raises(UsageError, match=r"cannot cut 13x16 out of .* which are 12x16"):
+        read_split(str(one), "train", batch_size=2, image_size=(13, 16), resize_mode="cut")
+    with pytest.raises(UsageError, match=r"needs images of one size.*--resize"):
+        read_split(str(other), "train", batch_size=2, image_size=(8, 8), resize_mode="cut")
+    with pytest.raises(UsageError, match="kept parts"):
+        ImageTarget((8, 8), 3, "cut", kept=(0.0, 1.0))
+
+
+@pytest.mark.parametrize("random_crop", [False, True])
+def test_images_kept_in_memory_are_those_that_a_stream_reads(tmp_path, random_crop):
+    """Training keeps a split that its shuffle buffer would hold; a smaller buffer streams."""
+    write_dataset(tmp_path, shards=3, encoding="png")
+    target = ImageTarget((10, 12), 3, random_crop=random_crop)
+    seen = []
+    for buffer in (None, 5):
+        options = ReadOptions(cache="none", shuffle_records=buffer)
+        reader = reader_of(tmp_path, seed=2, target=target, options=options)
+        batches = list(reader.training_batches(0, 2))
+        assert (reader._kept is not None) == (buffer is None)
+        examples = collections.Counter()
+        for batch in batches:
+            for index, key in enumerate(batch["key"].numpy()):
+                pixels = b"" if random_crop else batch["image"][index].numpy().tobytes()
+                weight = float(batch["weight"][index])
+                examples[key, int(batch["label"][index]), pixels] += weight
+        seen.append(examples)
+    assert +seen[0] == +seen[1]
+    assert set(seen[0].values()) >= {2.0}
 
 
 def test_the_file_cache_is_used_again(tmp_path):
