@@ -108,14 +108,21 @@ def timed(commands: list[list[str]]) -> float:
     return time.perf_counter() - start
 
 
-def compare(variants: dict[str, list[list[str]]], runs: int) -> None:
-    """Runs all variants in turn and prints medians and the ratio of each to the first."""
-    for commands in variants.values():
-        timed(commands)  # warm the file cache
+def compare(variants: dict[str, list[list[str]]], runs: int, out: pathlib.Path) -> None:
+    """Runs all variants in turn and prints medians and the ratio of each to the first.
+
+    Each run finds an empty `out` and an idle disk: otherwise the memory of files that an
+    earlier run left or replaces would decide how fast a variant writes.
+    """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(runs):
+    for number in range(runs + 1):
         for name, commands in variants.items():
-            times[name].append(timed(commands))
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir(parents=True)
+            os.sync()
+            seconds = timed(commands)
+            if number:  # the first round warms the file cache
+                times[name].append(seconds)
     first = next(iter(variants))
     for name, values in times.items():
         ratios = [a / b for a, b in zip(values, times[first], strict=True)]
@@ -127,7 +134,6 @@ def compare(variants: dict[str, list[list[str]]], runs: int) -> None:
 
 def bench_conversion(source: pathlib.Path, runs: int, *, slow: bool = True) -> None:
     out = DATA / "out"
-    out.mkdir(parents=True, exist_ok=True)
     variants = {"imagebeam": [convert_command(source, out / "dataset")]}
     if slow:
         variants["script, one process"] = [baseline("script", source, out / "script")]
@@ -138,7 +144,7 @@ def bench_conversion(source: pathlib.Path, runs: int, *, slow: bool = True) -> N
         baseline("tfrecord", source, out / "tfrecord", CORES)
     ]
     variants[f"only decoding, {CORES} processes"] = [baseline("decode", source, CORES)]
-    compare(variants, runs)
+    compare(variants, runs, out)
 
 
 def bench_startup(runs: int) -> None:
