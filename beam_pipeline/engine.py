@@ -15,6 +15,8 @@ from typing import NoReturn
 
 def prepare_engine(*, verbose: bool) -> None:
     """Sets logging before Beam is imported; with `verbose` Beam's log is shown."""
+    # NumPy's linear algebra would start a thread a core, and is not used.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("GRPC_VERBOSITY", "INFO" if verbose else "NONE")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
     logging.basicConfig(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
@@ -136,42 +137,54 @@ class ExampleEncoder:
 
     def encode(self, records: Sequence[ImageRecord]) -> list[bytes]:
         """Serializes `records`, one bytes object each, in their order."""
-        serialized: list[bytes] = []
-        batch: list[ImageRecord] = []
-        size = 0
-        for record in records:
-            if batch and size + len(record.image.data) > _ENCODE_BYTES:
-                serialized += self._encode_batch(batch)
-                batch, size = [], 0
-            batch.append(record)
-            size += len(record.image.data)
-        return serialized + (self._encode_batch(batch) if batch else [])
-
-    def _encode_batch(self, records: Sequence[ImageRecord]) -> list[bytes]:
+        if not records:
+            return []
         columns = [self._column_entries(spec, records) for spec in self._specs]
         return [
-            b"\x0a" + _varint(sum(map(len, entries))) + b"".join(entries)
+            b"".join((b"\x0a", _varint(sum(map(len, entries))), *entries))
             for entries in zip(*columns, strict=True)
         ]
 
     def _column_entries(
         self, spec: FeatureSpec, records: Sequence[ImageRecord]
-    ) -> list[bytes | memoryview]:
-        """The `feature` map entry of one column for each record."""
+    ) -> Iterator[memoryview]:
+        """The `feature` map entry of one column for each record, batch by batch."""
         values = [_feature_value(spec, record) for record in records]
         arrow_type = {"int64": pa.int64(), "float": pa.float32()}.get(spec.type, pa.binary())
-        if spec.repeated:
-            column = pa.array(values, pa.list_(arrow_type))
-        else:
-            column = pa.ListArray.from_arrays(
-                pa.array(range(len(values) + 1), pa.int32()), pa.array(values, arrow_type)
-            )
-        batch = pa.RecordBatch.from_arrays([column], [spec.name])
-        # An Example with one feature is 0x0a, the length of Features, the map entry.
-        return [
-            memoryview(example)[1 + _varint_size(len(example)) :]
-            for example in self._encoder.encode(batch)
-        ]
+        for batch in _encoded_together(values):
+            if spec.repeated:
+                column = pa.array(batch, pa.list_(arrow_type))
+            else:
+                column = pa.ListArray.from_arrays(
+                    pa.array(np.arange(len(batch) + 1, dtype=np.int32)),
+                    pa.array(batch, arrow_type),
+                )
+            encoded = self._encoder.encode(pa.RecordBatch.from_arrays([column], [spec.name]))
+            # An Example with one feature is 0x0a, the length of Features, the map entry.
+            for example in encoded:
+                yield memoryview(example)[1 + _varint_size(len(example)) :]
+
+
+def _encoded_together(values: list) -> Iterator[list]:  # type: ignore[type-arg]
+    """Cuts a column into batches of bounded bytes.
+
+    A call of the encoder costs as much as encoding many small values, so these go into
+    few batches; see _ENCODE_BYTES for the large ones.
+    """
+    start = size = 0
+    for number, value in enumerate(values):
+        added = _size(value)
+        if number > start and size + added > _ENCODE_BYTES:
+            yield values[start:number]
+            start, size = number, 0
+        size += added
+    yield values[start:]
+
+
+def _size(value: object) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    return sum(map(_size, value)) if isinstance(value, list) else 8
 
 
 def _feature_value(spec: FeatureSpec, record: ImageRecord):  # type: ignore[no-untyped-def]

@@ -7,6 +7,7 @@ every dataset that is converted again; it needs a new major version.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 HASH_BITS = 64
@@ -19,8 +20,14 @@ def hash64(salt: str, text: str) -> int:
       salt: at most 64 bytes of UTF-8; separates uses that must be independent.
       text: any valid UTF-8 string.
     """
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=salt.encode())
+    digest = _salted(salt).copy()
+    digest.update(text.encode())
     return int.from_bytes(digest.digest(), "big")
+
+
+@functools.lru_cache(maxsize=64)
+def _salted(salt: str) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=8, key=salt.encode())
 
 
 def order_hash(seed: int, key: str) -> int:

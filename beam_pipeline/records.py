@@ -25,7 +25,7 @@ from beam_pipeline.keys import to_key
 from beam_pipeline.labels import quoted
 from beam_pipeline.options import ConvertOptions, Encoding, ImageOptions
 from beam_pipeline.plan import UNKNOWN_SIZE, ConversionPlan
-from beam_pipeline.tfrecord_format import frame
+from beam_pipeline.tfrecord_format import frame, frame_into
 from beam_pipeline.types import (
     ImageRecord,
     ImageRef,
@@ -71,7 +71,8 @@ class Chunk:
     workers are many.
 
     Attributes:
-      data: the written records with their TFRecord framing.
+      data: the written records with their TFRecord framing; where it is a memoryview,
+        it is good until the next chunk is asked for.
       rows: the index rows, one per reference; see index.to_arrow.
       rejected: the refused ones.
       counts: "outcomes", "classes", "formats", "notes", "warnings" → value → how often.
@@ -80,7 +81,7 @@ class Chunk:
       input_bytes: bytes read.
     """
 
-    data: bytes
+    data: bytes | memoryview
     rows: pa.RecordBatch
     rejected: list[RejectedImage]
     counts: dict[str, Counter[str]]
@@ -89,15 +90,16 @@ class Chunk:
     input_bytes: int
 
     @classmethod
-    def of(cls, records: Records) -> Chunk:
-        """Frames records and adds up what is told of them."""
+    def of(cls, records: Records, buffer: memoryview | None = None) -> Chunk:
+        """Frames records (into `buffer` if they fit) and adds up what is told of them."""
+        data = None if buffer is None else frame_into(buffer, records.examples)
         written = [row for row in records.rows if row.record_bytes is not None]
         notes: Counter[str] = Counter()
         for row in written:
             if row.notes:
                 notes.update(row.notes.split(","))
         return cls(
-            data=frame(records.examples),
+            data=frame(records.examples) if data is None else data,
             rows=to_arrow(records.rows),
             rejected=records.rejected,
             counts={
@@ -217,9 +219,9 @@ class RecordMaker:
         warnings = Counter(take_decoder_warnings())
         return Records(serialized, rows, rejected, input_bytes, warnings)
 
-    def make_chunk(self, refs: Sequence[ImageRef]) -> Chunk:
-        """The same as `make`, ready to be appended to a shard."""
-        return Chunk.of(self.make(refs))
+    def make_chunk(self, refs: Sequence[ImageRef], buffer: memoryview | None = None) -> Chunk:
+        """The same as `make`, ready to be appended to a shard; `buffer`: see Chunk.of."""
+        return Chunk.of(self.make(refs), buffer)
 
     def _label_id(self, ref: ImageRef, label_ids: dict[str, int]) -> int | None:
         if self.labels is None or ref.label is None:

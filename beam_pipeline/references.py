@@ -61,9 +61,10 @@ class _Constant(NamedTuple):
 
 def _constant(column: tuple) -> Any:
     first = column[0]
-    same = all(value is first for value in column)
-    if not same and not isinstance(first, dict):  # {"x": 0.0} == {"x": -0.0}
-        same = all(value == first for value in column)
+    if isinstance(first, dict):  # {"x": 0.0} == {"x": -0.0}
+        same = all(value is first for value in column)
+    else:
+        same = column.count(first) == len(column)
     # True == 1 == 1.0: only values of one type may stand for each other.
     return _Constant(first) if same and len(set(map(type, column))) == 1 else column
 

@@ -7,7 +7,7 @@ which holds TFRecords does not look like a checksum of itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from google_crc32c import value as crc32c
 
@@ -23,12 +23,25 @@ def masked_crc(data: bytes) -> int:
 
 def frame(records: Iterable[bytes]) -> bytes:
     """`records` one after the other, each framed, as they stand in an uncompressed file."""
-    parts: list[bytes] = []
+    return b"".join(_framed_parts(records))
+
+
+def frame_into(buffer: memoryview, records: Sequence[bytes]) -> memoryview | None:
+    """The same, written into `buffer`: the part that was filled, or None if it is too small."""
+    size = sum(map(len, records)) + FRAMING_BYTES * len(records)
+    if size > len(buffer):
+        return None
+    position = 0
+    for part in _framed_parts(records):
+        end = position + len(part)
+        buffer[position:end] = part
+        position = end
+    return buffer[:size]
+
+
+def _framed_parts(records: Iterable[bytes]) -> Iterator[bytes]:
     for record in records:
         length = struct.pack("<Q", len(record))
-        parts += (
-            length + struct.pack("<I", masked_crc(length)),
-            record,
-            struct.pack("<I", masked_crc(record)),
-        )
-    return b"".join(parts)
+        yield length + struct.pack("<I", masked_crc(length))
+        yield record
+        yield struct.pack("<I", masked_crc(record))

@@ -9,19 +9,25 @@ references alone, and pixels never leave the worker.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline import records, storage, worker_pool
 from beam_pipeline.hashing import order_hash
 from beam_pipeline.index import IndexBuilder
-from beam_pipeline.options import ConvertOptions
+from beam_pipeline.options import Compression, ConvertOptions
 from beam_pipeline.plan import ConversionPlan
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.records import Chunk, RecordMaker
@@ -32,6 +38,7 @@ from beam_pipeline.worker_check import WorkerCheck
 
 # Rejects whose text travels with a shard's result for the summary; all are in the file.
 _REJECTS_SHOWN = 3
+_SHARDS_AT_ONCE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +124,11 @@ class WriteShardsToTFRecord(beam.io.WriteToTFRecord):
 
 
 class _WriteShardDoFn(beam.DoFn):
-    """((split, number), Iterable[RefBatch]) → ShardResult."""
+    """((split, number), Iterable[RefBatch]) → ShardResult.
+
+    Beside a worker pool two shards are under way at a time, so that the workers have
+    something to do while one shard is finished and the next one begins.
+    """
 
     def __init__(
         self,
@@ -133,6 +144,7 @@ class _WriteShardDoFn(beam.DoFn):
         self._config = config
         self._check = check
         self._maker: tuple[ConversionPlan, RecordMaker] | None = None
+        self._under_way: collections.deque[Future[ShardResult]] = collections.deque()
         self._images = beam.metrics.Metrics.counter("imagebeam", "images")
         self._bytes = beam.metrics.Metrics.counter("imagebeam", "bytes")
         self._rejected = beam.metrics.Metrics.counter("imagebeam", "rejected")
@@ -146,14 +158,36 @@ class _WriteShardDoFn(beam.DoFn):
     def process(
         self, element: tuple[tuple[str, int], Iterable[RefBatch]], plan: ConversionPlan
     ) -> Iterator[ShardResult]:
-        """Writes one shard."""
+        """Writes one shard, or yields an earlier one's result once two others are under way."""
         (split, number), batches = element
         refs = sorted_refs(batches, self._options.output.seed)
         maker = self._maker_for(plan)
-        chunks = records.chunks(refs, self._options.image)
         pool = worker_pool.current()
-        results = map(maker.make_chunk, chunks) if pool is None else pool.map_ordered(maker, chunks)
-        yield self._write(split, number, results)
+        if pool is None:
+            chunks = records.chunks(refs, self._options.image)
+            yield self._counted(self._write(split, number, map(maker.make_chunk, chunks)))
+            return
+        if len(self._under_way) >= _SHARDS_AT_ONCE:
+            yield self._counted(self._under_way.popleft().result())
+        self._under_way.append(pool.start(self._write_with, pool, maker, split, number, refs))
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Yields the results of the shards that are still under way."""
+        while self._under_way:
+            result = self._counted(self._under_way.popleft().result())
+            yield WindowedValue(result, MIN_TIMESTAMP, [GlobalWindow()])
+
+    def _write_with(
+        self,
+        pool: worker_pool.WorkerPool,
+        maker: RecordMaker,
+        split: str,
+        number: int,
+        refs: list[ImageRef],
+    ) -> ShardResult:
+        chunks = records.chunks(refs, self._options.image)
+        with contextlib.closing(pool.map_ordered(maker, chunks)) as results:
+            return self._write(split, number, results)
 
     def _maker_for(self, plan: ConversionPlan) -> RecordMaker:
         # The same object for every shard: a worker process is told of it only once.
@@ -169,6 +203,9 @@ class _WriteShardDoFn(beam.DoFn):
         storage.make_directory(directory)
         attempt = f"{number:05d}-{uuid.uuid4()}"
         writer: Any = None
+        # Streams to object stores and compressing ones want bytes, files take any buffer.
+        plain = self._options.output.compression is Compression.NONE
+        takes_buffers = plain and storage.is_local(directory)
         index = IndexBuilder(split, number)
         counts: dict[str, Counter[str]] = {}
         reasons: Counter[str] = Counter()
@@ -182,7 +219,7 @@ class _WriteShardDoFn(beam.DoFn):
                 if writer is None:
                     # Opened with the first record: a shard is never empty.
                     writer = sink.open_writer(directory, attempt)
-                writer.temp_handle.write(chunk.data)
+                writer.temp_handle.write(chunk.data if takes_buffers else bytes(chunk.data))
             index.add(chunk.rows)
             for kind, counter in chunk.counts.items():
                 counts.setdefault(kind, Counter()).update(counter)
@@ -192,7 +229,7 @@ class _WriteShardDoFn(beam.DoFn):
             shown = shown_rejects([*shown, *chunk.rejected])
             rejected_lines += map(rejected_line, chunk.rejected)
             input_bytes += chunk.input_bytes
-            self._report(len(chunk.rows), chunk.input_bytes, len(chunk.rejected))
+            self._progress.add(len(chunk.rows), chunk.input_bytes, len(chunk.rejected))
         path = None
         if writer is not None:
             path = writer.close()
@@ -220,11 +257,12 @@ class _WriteShardDoFn(beam.DoFn):
             input_bytes=input_bytes,
         )
 
-    def _report(self, images: int, size: int, rejected: int) -> None:
-        self._images.inc(images)
-        self._bytes.inc(size)
-        self._rejected.inc(rejected)
-        self._progress.add(images, size, rejected)
+    def _counted(self, result: ShardResult) -> ShardResult:
+        # Here, and not where chunks are written: Beam counts in its own threads only.
+        self._images.inc(sum(result.counts["outcomes"].values()))
+        self._bytes.inc(result.input_bytes)
+        self._rejected.inc(sum(result.counts["reasons"].values()))
+        return result
 
 
 def sorted_refs(batches: Iterable[RefBatch], seed: int) -> list[ImageRef]:

@@ -2,14 +2,17 @@
 
 A worker is `python -m beam_pipeline.worker_pool`: a plain process that loads Pillow and
 the encoder but neither Beam nor TensorFlow, starts in a few tenths of a second, and
-speaks pickles over its standard streams. It ends by itself when its parent is gone.
+speaks pickles over its standard streams; records lie in memory that it shares with its
+parent. It ends by itself when its parent is gone.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import fcntl
+import gc
 import os
 import pickle
 import queue
@@ -17,15 +20,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from beam_pipeline.errors import ConversionError
+from beam_pipeline.shared_slots import SharedSlots, make_slots
 from beam_pipeline.types import ImageRef
 
 if TYPE_CHECKING:
     from beam_pipeline.records import Chunk, RecordMaker
+
+T = TypeVar("T")
+
+# Of the C library's allocator (glibc; others ignore it). By default it hands what a chunk
+# has freed back to the system and gets it again, page by page, for the next one.
+_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": 8 << 20, "MALLOC_MMAP_THRESHOLD_": 4 << 20}
 
 _PIPE_BYTES = 1 << 20  # 1 MiB, the largest that an unprivileged process may ask for
 
@@ -44,6 +54,9 @@ class WorkerPool:
         for process in self._processes:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="imagebeam-worker")
+        self._writers = ThreadPoolExecutor(thread_name_prefix="imagebeam-shard")
+        # Chunks that are under way or wait to be taken, over all callers.
+        self._permits = threading.Semaphore(2 * workers + 1)
 
     def __enter__(self) -> WorkerPool:
         global _current
@@ -58,32 +71,61 @@ class WorkerPool:
     def close(self) -> None:
         """Ends the workers; chunks that have not started are dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._writers.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
 
-    def map_ordered(self, maker: RecordMaker, chunks: Iterable[list[ImageRef]]) -> Iterator[Chunk]:
+    def start(self, work: Callable[..., T], *arguments: object) -> Future[T]:
+        """Runs what asks this pool for records in a thread of its own."""
+        return self._writers.submit(work, *arguments)
+
+    def map_ordered(
+        self, maker: RecordMaker, chunks: Iterable[list[ImageRef]]
+    ) -> Generator[Chunk, None, None]:
         """Makes the records of `chunks` side by side and yields the results in order.
 
-        At most two chunks per worker are under way or waiting to be yielded, which
+        A result's data is good until the next one is asked for. At most two chunks per
+        worker are under way or waiting to be yielded, over all callers together, which
         bounds the memory of the results.
 
         Raises:
           ConversionError: a worker died (for example killed for lack of memory).
           Exception: whatever a worker raised, with its own traceback as its cause.
         """
-        pending: collections.deque[Future[Chunk]] = collections.deque()
+        pending: collections.deque[Future[_Answer]] = collections.deque()
         try:
-            for chunk in chunks:
+            remaining = iter(chunks)
+            while True:
+                # Who waits for a permit must hold no result: others may wait for its permit.
+                while not self._permits.acquire(blocking=not pending):
+                    yield from self._next(pending)
+                chunk = next(remaining, None)
+                if chunk is None:
+                    self._permits.release()
+                    break
                 pending.append(self._threads.submit(self._call, maker, chunk))
-                if len(pending) > 2 * self.workers:
-                    yield pending.popleft().result()
             while pending:
-                yield pending.popleft().result()
+                yield from self._next(pending)
         finally:
             for future in pending:
-                future.cancel()
+                if future.cancel():
+                    self._permits.release()
+                else:
+                    future.add_done_callback(self._drop)
 
-    def _call(self, maker: RecordMaker, chunk: list[ImageRef]) -> Chunk:
+    def _next(self, pending: collections.deque[Future[_Answer]]) -> Iterator[Chunk]:
+        future = pending.popleft()
+        try:
+            yield future.result().chunk
+        finally:
+            self._drop(future)
+
+    def _drop(self, future: Future[_Answer]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            future.result().release()
+        self._permits.release()
+
+    def _call(self, maker: RecordMaker, chunk: list[ImageRef]) -> _Answer:
         worker = self._idle.get()
         try:
             return worker.make(maker, chunk)
@@ -97,6 +139,21 @@ _current: WorkerPool | None = None
 def current() -> WorkerPool | None:
     """The pool that is open in this process, for DoFns that run beside their launcher."""
     return _current
+
+
+class _Answer:
+    """A worker's result, and the slot of shared memory that its data lies in, if any."""
+
+    def __init__(self, chunk: Chunk, slots: SharedSlots | None = None, slot: int | None = None):
+        self.chunk = chunk
+        self._slots = slots
+        self._slot = slot
+
+    def release(self) -> None:
+        """Lets the slot be filled again; the chunk's data is void from here on."""
+        if self._slots is not None and self._slot is not None:
+            self._slots.give_back(self._slot)
+            self._slot = None
 
 
 class _Worker:
@@ -114,11 +171,16 @@ class _Worker:
         # One decoding thread per worker; BLAS pools would only cost start-up time.
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(variable, "1")
+        for variable, value in _ALLOCATOR.items():
+            environment.setdefault(variable, str(value))
+        self._slots = make_slots()
+        shared = [] if self._slots is None else [self._slots.descriptor]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, *map(str, shared)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            pass_fds=shared,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -126,19 +188,34 @@ class _Worker:
         self._stdout: BinaryIO = self._process.stdout  # type: ignore[assignment]
         _enlarge_pipe(self._stdout.fileno())
 
-    def make(self, maker: RecordMaker, chunk: list[ImageRef]) -> Chunk:
+    def make(self, maker: RecordMaker, chunk: list[ImageRef]) -> _Answer:
+        slot = None if self._slots is None else self._slots.take()
+        length = None
+        try:
+            result, length = self._ask(maker, chunk, slot)
+        finally:
+            if length is None and self._slots is not None and slot is not None:
+                self._slots.give_back(slot)
+        if isinstance(result, BaseException):
+            raise result
+        if self._slots is None or slot is None or length is None:
+            return _Answer(result)
+        result = dataclasses.replace(result, data=self._slots.view(slot, length))
+        return _Answer(result, self._slots, slot)
+
+    def _ask(
+        self, maker: RecordMaker, chunk: list[ImageRef], slot: int | None
+    ) -> tuple[Any, int | None]:
+        """See _answer(), which answers in the worker."""
         try:
             if maker is not self._maker:
                 pickle.dump(maker, self._stdin, protocol=5)
                 self._maker = maker
-            pickle.dump([tuple(ref) for ref in chunk], self._stdin, protocol=5)
+            pickle.dump(([tuple(ref) for ref in chunk], slot), self._stdin, protocol=5)
             self._stdin.flush()
-            result = pickle.load(self._stdout)
+            return pickle.load(self._stdout)
         except (EOFError, BrokenPipeError, ValueError, pickle.UnpicklingError) as error:
             raise ConversionError(self._obituary(chunk)) from error
-        if isinstance(result, BaseException):
-            raise result
-        return result
 
     def close(self) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -148,6 +225,8 @@ class _Worker:
         self._process.wait()
         with contextlib.suppress(OSError, ValueError):
             self._stdout.close()
+        if self._slots is not None:
+            self._slots.close()
 
     def _obituary(self, chunk: list[ImageRef]) -> str:
         try:
@@ -176,11 +255,14 @@ def _enlarge_pipe(descriptor: int) -> None:
 # ---------------------------------------------------------------- inside a worker
 
 
-def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def _serve(requests: BinaryIO, answers: BinaryIO, slots: SharedSlots | None) -> None:
     from beam_pipeline.imaging.decoder_warnings import quiet_decoders
     from beam_pipeline.records import RecordMaker
 
     quiet_decoders()
+    # What is imported stays, and records hold no cycles: collecting rarely is enough.
+    gc.freeze()
+    gc.set_threshold(50_000)
     maker: RecordMaker | None = None
     while True:
         try:
@@ -191,12 +273,23 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             maker = request
             continue
         assert maker is not None
-        try:
-            answer: object = maker.make_chunk([ImageRef._make(fields) for fields in request])
-        except Exception as error:
-            answer = _sendable(error)
-        pickle.dump(answer, answers, protocol=5)
+        refs, slot = request
+        buffer = None if slots is None or slot is None else slots.view(slot)
+        pickle.dump(_answer(maker, refs, buffer), answers, protocol=5)
         answers.flush()
+
+
+def _answer(
+    maker: RecordMaker, refs: list[tuple], buffer: memoryview | None
+) -> tuple[object, int | None]:
+    """A chunk, or what was raised; and how much of the buffer it fills if its data is there."""
+    try:
+        chunk = maker.make_chunk([ImageRef._make(fields) for fields in refs], buffer)
+    except Exception as error:
+        return _sendable(error), None
+    if isinstance(chunk.data, memoryview):
+        return dataclasses.replace(chunk, data=b""), len(chunk.data)
+    return chunk, None
 
 
 def _sendable(error: Exception) -> Exception:
@@ -220,8 +313,9 @@ def _main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     threading.current_thread().name = "imagebeam worker"
+    slots = SharedSlots(int(sys.argv[1])) if sys.argv[1:] else None
     with contextlib.suppress(BrokenPipeError):
-        _serve(sys.stdin.buffer, answers)
+        _serve(sys.stdin.buffer, answers, slots)
     os._exit(0)  # the parent may be gone: do not wait for, or complain at, exit handlers
 
 

@@ -245,7 +245,7 @@ def decode_jpeg(
         mode = raw_mode = "L" if gray or header.components == 1 else "RGB"
     size = (-(-header.width // scale), -(-header.height // scale))
     if header.frame in _HUFFMAN_SEQUENTIAL and header.scan_components == header.components:
-        data = data[: end - 2] + _LOOKAHEAD
+        data = b"".join((memoryview(data)[: end - 2], _LOOKAHEAD))
     image = Image.new(mode, size, None)
     decoder = Image.core.jpeg_decoder(mode, raw_mode, "", scale, 0)
     decoder.setimage(image.im, (0, 0, *size))

@@ -9,6 +9,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
+_SAMPLING_PERIOD_MS = 10
 # Options that say "here, in this process".
 LOCAL_RUNNERS = frozenset({"", "direct", "directrunner", "fnapirunner", "switchingdirectrunner"})
 
@@ -67,12 +68,23 @@ def make_runner(options: PipelineOptions) -> Any:
     from apache_beam.runners.portability.fn_api_runner import fn_runner
     from apache_beam.runners.portability.portable_runner import JobServiceHandle
 
+    _sample_states_often()
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
     return fn_runner.FnApiRunner(
         provision_info=fn_runner.ExtendedProvisionInfo(
             beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
         )
     )
+
+
+def _sample_states_often() -> None:
+    """Shortens the sleep of the thread that samples which step of a stage is running.
+
+    Beam waits for that thread at the end of every stage, and it sleeps for 200 ms.
+    """
+    from apache_beam.runners.worker import statesampler
+
+    statesampler.StateSampler.__init__.__defaults__ = (_SAMPLING_PERIOD_MS,)
 
 
 def uses_worker_processes(options: PipelineOptions) -> bool:

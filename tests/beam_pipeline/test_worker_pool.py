@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import pathlib
 import pickle
@@ -14,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import storage, worker_pool
+from beam_pipeline import records, storage, worker_pool
 from beam_pipeline.errors import ConversionError, InputError, StorageError
 from beam_pipeline.examples import feature_specs
 from beam_pipeline.options import Encoding, FeatureNames, ImageOptions
 from beam_pipeline.records import RecordMaker
+from beam_pipeline.tfrecord_format import frame, frame_into
 from beam_pipeline.types import ImageRef
 from beam_pipeline.worker_pool import WorkerPool
 from tests import fakes
@@ -46,16 +49,66 @@ def processes(pool: WorkerPool) -> list[subprocess.Popen]:
     return [worker._process for worker in pool._processes]
 
 
+def made_by(
+    pool: WorkerPool, maker: RecordMaker, chunks: list[list[ImageRef]]
+) -> list[records.Chunk]:
+    """The chunks with data of their own: the pool's is good for a moment only."""
+    return [
+        dataclasses.replace(chunk, data=bytes(chunk.data))
+        for chunk in pool.map_ordered(maker, chunks)
+    ]
+
+
 def test_results_are_those_of_this_process_in_order(pool: WorkerPool, refs: Any) -> None:
     chunks = [refs[i : i + 3] for i in range(0, len(refs), 3)]
     maker = make_maker()
-    found = list(pool.map_ordered(maker, chunks))
+    found = made_by(pool, maker, chunks)
     assert found == [maker.make_chunk(chunk) for chunk in chunks]
     # A second maker, and the first again: workers keep no stale state.
     other = make_maker(("b", "a"))
-    assert list(pool.map_ordered(other, chunks[:2])) == [other.make_chunk(c) for c in chunks[:2]]
-    assert list(pool.map_ordered(maker, chunks[:2])) == found[:2]
-    assert list(pool.map_ordered(maker, [])) == []
+    assert made_by(pool, other, chunks[:2]) == [other.make_chunk(c) for c in chunks[:2]]
+    assert made_by(pool, maker, chunks[:2]) == found[:2]
+    assert made_by(pool, maker, []) == []
+
+
+def test_what_does_not_fit_into_shared_memory_goes_through_the_pipe(
+    refs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = make_maker()
+    want = [maker.make_chunk(refs[:9]), maker.make_chunk(refs[9:])]
+    with contextlib.closing(WorkerPool(1)) as own:
+        slots = own._processes[0]._slots
+        assert slots is not None
+        views = slots.view(0), slots.view(0, 5)
+        monkeypatch.setattr(slots, "take", lambda: None)  # as if all were in use
+        assert made_by(own, maker, [refs[:9], refs[9:]]) == want
+    assert frame_into(views[0], [b"a record"]) == frame([b"a record"])
+    assert frame_into(views[1], [b"a record"]) is None
+    monkeypatch.delattr(os, "memfd_create")  # as on macOS
+    with contextlib.closing(WorkerPool(1)) as own:
+        assert own._processes[0]._slots is None
+        assert made_by(own, maker, [refs[:9], refs[9:]]) == want
+
+
+def test_several_callers_share_the_workers_and_what_is_under_way(
+    pool: WorkerPool, refs: Any
+) -> None:
+    """More callers than permits, each with more chunks than slots: none waits for ever."""
+    maker = make_maker()
+    chunks = [[ref] for ref in refs]
+    want = [maker.make_chunk(chunk) for chunk in chunks]
+    callers = [pool.start(made_by, pool, maker, chunks) for _ in range(7)]
+    assert all(caller.result(timeout=60) == want for caller in callers)
+    # A caller that gives up leaves nothing taken behind.
+    for _ in range(20):
+        abandoned = pool.map_ordered(maker, chunks)
+        next(abandoned)
+        abandoned.close()
+    assert made_by(pool, maker, chunks) == want
+    assert pool._permits._value == 2 * pool.workers + 1
+    for worker in pool._processes:
+        assert worker._slots is not None
+        assert sorted(worker._slots._free) == [0, 1, 2, 3]
 
 
 def test_what_is_under_way_is_bounded(pool: WorkerPool, refs: Any) -> None:
