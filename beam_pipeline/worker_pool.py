@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of the C library's allocator (glibc; others ignore it). By default it hands what a chunk
-# has freed back to the system and gets it again, page by page, for the next one.
-_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": 8 << 20, "MALLOC_MMAP_THRESHOLD_": 4 << 20}
+# By default the C library's allocator (glibc; others ignore it) hands what a chunk has freed
+# back to the system and gets it again, page by page, for the next one; Arrow's own keeps more.
+_ALLOCATOR = {
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 
 _PIPE_BYTES = 1 << 20  # 1 MiB, the largest that an unprivileged process may ask for
 
@@ -172,7 +176,7 @@ class _Worker:
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(variable, "1")
         for variable, value in _ALLOCATOR.items():
-            environment.setdefault(variable, str(value))
+            environment.setdefault(variable, value)
         self._slots = make_slots()
         shared = [] if self._slots is None else [self._slots.descriptor]
         self._process = subprocess.Popen(

@@ -23,7 +23,8 @@ class ReadOptions:
         None: one per core, in TensorFlow's common pool.
       ram_budget: bytes that buffers, batches in flight and caches may take; None: the
         shuffle buffer is at most 256 MiB, and caches are not bounded.
-      shuffle_records: records in the shuffle buffer; None: as many as fit.
+      shuffle_records: records in the shuffle buffer; None: as many as fit. Where it can hold
+        the whole split, training keeps the encoded images in memory instead.
       prefetch: finished batches kept ready.
     """
 
