@@ -10,7 +10,14 @@ import tensorflow as tf
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import DatasetError
 from beam_pipeline.examples import Role
-from training.resample import cut_and_resize, fixed_part, resize, smallest_parts, window
+from training.resample import (
+    cut_and_resize,
+    fixed_part,
+    random_places,
+    resize,
+    smallest_parts,
+    window,
+)
 from training.target import ImageTarget
 
 # A JPEG decoder can shrink by these factors while it decodes, which costs less than
@@ -94,7 +101,8 @@ def batch_decoder(info: DatasetInfo, target: ImageTarget) -> BatchDecoder:
         used = {name: features[name] for name in inputs if name in features}
         elements = {"chosen": used if index is None else index}
         if target.random_crop:
-            elements["seed"] = seeds
+            cuts = target.resize_mode == "cut"
+            elements["seed"] = random_places(seeds) if cuts else seeds
 
         def decode_one(element: dict) -> tf.Tensor:
             chosen = element["chosen"]
@@ -121,7 +129,8 @@ def encoded_decoder(
 ) -> ImageDecoder:
     """A function from {"image": encoded bytes, string []} and a seed, int64 [2], to pixels.
 
-    The seed can be None where nothing is random.
+    The seed can be None where nothing is random, and is a place for a random cut: see
+    training.resample.window.
 
     Args:
       target: what the image becomes.
@@ -148,7 +157,7 @@ def encoded_decoder(
 
         if size is not None:
             if fixed_part(size, target) == target.size:  # nothing is resampled
-                return shrunk_by(1, smooth=True)
+                return shrunk_by(1, smooth=not target.random_crop)
             factor = min(int(kept[i] * size[i]) // target.size[i] for i in (0, 1))
             ratio = max(r for r in _JPEG_RATIOS if r <= max(factor, 1))
             pixels = shrunk_by(ratio)

@@ -11,6 +11,7 @@ from tests.training.datasets import face, write_dataset
 from training.decode import encoded_decoder
 from training.input_pipeline import read_split
 from training.read_options import ReadOptions
+from training.resample import random_places
 from training.shards import open_dataset
 from training.split_reader import SplitReader
 from training.target import ImageTarget, target_for
@@ -278,6 +279,23 @@ def test_cut_at_random_takes_stored_pixels_from_every_place(tmp_path, encoding):
             assert found
             places[found[0]] += 1
     assert len(places) == 6
+
+
+def test_random_places_are_uniform_and_depend_on_their_own_seed_alone():
+    stream = tf.fill([40_000], tf.constant(5 << 24, tf.int64))
+    seeds = tf.stack([stream, tf.range(40_000, dtype=tf.int64)], 1)
+    places = random_places(seeds).numpy()
+    assert places.dtype == np.float32
+    assert places.min() >= 0
+    assert places.max() < 1
+    for column in (0, 1):
+        counts, _ = np.histogram(places[:, column], 20, (0, 1))
+        assert np.abs(counts - 2000).max() < 250  # 5.7 standard deviations
+    for a, b in ((places[:, 0], places[:, 1]), (places[:-1, 0], places[1:, 0])):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.03
+    np.testing.assert_array_equal(random_places(seeds[7:9]).numpy(), places[7:9])
+    other = random_places(seeds + tf.constant([1, 0], tf.int64)).numpy()  # the next epoch
+    assert abs(np.corrcoef(places[:, 0], other[:, 0])[0, 1]) < 0.03
 
 
 def test_cut_needs_images_of_one_size_that_are_large_enough(tmp_path):
