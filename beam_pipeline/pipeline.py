@@ -121,6 +121,10 @@ def convert(
         directory = stack.enter_context(
             OutputDirectory(options.output.output, overwrite=options.output.overwrite)
         )
+        pool = worker_pool.current()
+        if pool is not None:
+            # Before the staging directory goes: a shard that is under way would make it anew.
+            stack.callback(pool.close)
         for staging in directory.cleared:
             say(f"cleared what an interrupted run left: {staging}")
         if engine.survives:

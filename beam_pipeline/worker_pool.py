@@ -53,6 +53,7 @@ class WorkerPool:
 
     def __init__(self, workers: int):
         self.workers = workers
+        self._closed = False
         self._processes = [_Worker(number) for number in range(workers)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for process in self._processes:
@@ -73,11 +74,18 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
-        """Ends the workers; chunks that have not started are dropped."""
+        """Ends the workers; chunks that have not started are dropped.
+
+        Waits until everything that was started by start() has come to an end (by an error,
+        where it was not done): nobody writes any more when this returns.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._writers.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
+        self._writers.shutdown(wait=True, cancel_futures=True)
 
     def start(self, work: Callable[..., T], *arguments: object) -> Future[T]:
         """Runs what asks this pool for records in a thread of its own."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -175,6 +177,28 @@ def test_closing_ends_every_process() -> None:
         assert all(process.poll() is None for process in started)
     assert all(process.poll() is not None for process in started)
     assert worker_pool.current() is None
+
+
+def test_closing_waits_for_what_was_started(refs: Any) -> None:
+    """A shard that goes on after its run has failed must not write into a cleared directory."""
+    running = threading.Event()
+    ends: list[BaseException] = []
+
+    def write(pool: WorkerPool) -> None:
+        try:
+            for _ in pool.map_ordered(make_maker(), itertools.repeat([refs[0]])):
+                running.set()
+        except BaseException as error:
+            time.sleep(0.3)
+            ends.append(error)
+
+    own = WorkerPool(2)
+    for _ in range(2):
+        own.start(write, own)
+    assert running.wait(30)
+    own.close()
+    assert len(ends) == 2
+    own.close()  # a second time does nothing
 
 
 def test_workers_end_with_their_parent() -> None:
