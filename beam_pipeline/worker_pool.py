@@ -9,6 +9,7 @@ parent. It ends by itself when its parent is gone.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import fcntl
@@ -41,6 +42,8 @@ _ALLOCATOR = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
+_LAST_WRITES_SECONDS = 30
+
 _PIPE_BYTES = 1 << 20  # 1 MiB, the largest that an unprivileged process may ask for
 
 
@@ -60,6 +63,7 @@ class WorkerPool:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="imagebeam-worker")
         self._writers = ThreadPoolExecutor(thread_name_prefix="imagebeam-shard")
+        self._started: set[Future[Any]] = set()
         # Chunks that are under way or wait to be taken, over all callers.
         self._permits = threading.Semaphore(2 * workers + 1)
 
@@ -77,7 +81,7 @@ class WorkerPool:
         """Ends the workers; chunks that have not started are dropped.
 
         Waits until everything that was started by start() has come to an end (by an error,
-        where it was not done): nobody writes any more when this returns.
+        where it was not done): nobody writes any more when this returns, unless a write hangs.
         """
         if self._closed:
             return
@@ -85,11 +89,15 @@ class WorkerPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
-        self._writers.shutdown(wait=True, cancel_futures=True)
+        self._writers.shutdown(wait=False, cancel_futures=True)
+        concurrent.futures.wait(set(self._started), timeout=_LAST_WRITES_SECONDS)
 
     def start(self, work: Callable[..., T], *arguments: object) -> Future[T]:
         """Runs what asks this pool for records in a thread of its own."""
-        return self._writers.submit(work, *arguments)
+        future = self._writers.submit(work, *arguments)
+        self._started.add(future)
+        future.add_done_callback(self._started.discard)
+        return future
 
     def map_ordered(
         self, maker: RecordMaker, chunks: Iterable[list[ImageRef]]

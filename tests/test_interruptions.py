@@ -17,10 +17,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from beam_pipeline import shard_sink, storage, tfrecord_writer, worker_pool
+from beam_pipeline import shard_sink, storage, worker_pool
 from beam_pipeline.dataset_info import read_dataset_info
 from beam_pipeline.errors import ConversionError, DatasetError, OutputError, StorageError
 from beam_pipeline.output_directory import LOCK_FILE, STAGING_PREFIX
+from beam_pipeline.progress import ProgressReporter
 from tests import conversions, fakes
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -32,16 +33,19 @@ from beam_pipeline import cli
 from beam_pipeline.engine import prepare_engine
 
 prepare_engine(verbose=False)
-from beam_pipeline import metadata, tfrecord_writer, worker_pool
+from beam_pipeline import metadata, progress, worker_pool
 
 def stop(*args):
     pool = worker_pool.current()
     print("here", *[worker._process.pid for worker in pool._processes], flush=True)
-    time.sleep(120)
+    for _ in range(1200):
+        if pool._closed:
+            break
+        time.sleep(0.1)
 
 where = sys.argv.pop(1)
 if where == "writing":
-    tfrecord_writer._WriteShardDoFn._report = stop
+    progress.ProgressReporter.add = stop
 else:
     metadata.tfds_dataset_info = stop
 sys.exit(cli.main(sys.argv[1:]))
@@ -127,7 +131,7 @@ def test_ctrl_c(where: str, source: pathlib.Path, tmp_path: pathlib.Path) -> Non
 def test_a_worker_killed_in_the_middle(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = tfrecord_writer._WriteShardDoFn._report
+    report = ProgressReporter.add
     killed: list[int] = []
 
     def kill(self: object, *counts: int) -> None:
@@ -140,7 +144,7 @@ def test_a_worker_killed_in_the_middle(
 
     # 36 small images could be done before the first report: let them come one by one.
     monkeypatch.setattr("beam_pipeline.records.CHUNK_BYTES", 1)
-    monkeypatch.setattr(tfrecord_writer._WriteShardDoFn, "_report", kill)
+    monkeypatch.setattr(ProgressReporter, "add", kill)
     with pytest.raises(ConversionError, match=r"worker process 0 was killed by the system"):
         conversions.run(source, tmp_path / "out", workers=1)
     assert killed
