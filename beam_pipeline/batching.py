@@ -23,7 +23,7 @@ MOST_HELD_REFS = 1 << 17  # about 80 MB
 
 def held_for(shards: int) -> int:
     """How many references are held where they are gathered by that many shards."""
-    return min(MOST_HELD_REFS, max(HELD_REFS, REFS_PER_SHARD * shards))
+    return min(MOST_HELD_REFS, max(BATCH_REFS, REFS_PER_SHARD * shards))
 
 
 class Batcher:

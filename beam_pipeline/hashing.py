@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import zlib
+from collections.abc import Iterable
 
 HASH_BITS = 64
 
@@ -32,7 +34,22 @@ def _salted(salt: str) -> hashlib.blake2b:
 
 def order_hash(seed: int, key: str) -> int:
     """Where an image stands in the global shuffle of the dataset."""
-    return hash64(f"imagebeam order {seed}", key)
+    return hash64(_order_salt(seed), key)
+
+
+def order_hashes(seed: int, keys: Iterable[str]) -> list[int]:
+    """The order_hash of many keys; half of the time is spent once."""
+    copy, number = _salted(_order_salt(seed)).copy, int.from_bytes
+    hashes = []
+    for key in keys:
+        digest = copy()
+        digest.update(key.encode())
+        hashes.append(number(digest.digest(), "big"))
+    return hashes
+
+
+def _order_salt(seed: int) -> str:
+    return f"imagebeam order {seed}"
 
 
 def split_hash(seed: int, group: str) -> int:
@@ -41,5 +58,8 @@ def split_hash(seed: int, group: str) -> int:
 
 
 def bucket_hash(key: str, buckets: int) -> int:
-    """In which of `buckets` groups a key is compared with its possible duplicates."""
-    return hash64("imagebeam bucket", key) % buckets
+    """In which of `buckets` groups a key is compared with its possible duplicates.
+
+    Nothing that is written depends on it, so it may be a fast one.
+    """
+    return zlib.crc32(key.encode()) % buckets

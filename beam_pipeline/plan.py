@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from beam_pipeline.errors import InputError
-from beam_pipeline.hashing import order_hash
+from beam_pipeline.hashing import order_hashes
 from beam_pipeline.labels import build_label_map
 from beam_pipeline.options import ConvertOptions, Encoding, OutputOptions
 from beam_pipeline.shards import OrderHistogram, cut_by_bytes, cut_by_count, shard_numbers
@@ -48,30 +48,41 @@ class PlanTally:
 
     def add(self, refs: Sequence[ImageRef], output: OutputOptions) -> None:
         """Adds references whose duplicates are resolved."""
-        by_split: dict[str, tuple[list[int], list[int]]] = {}
+        self.inputs += len(refs)
+        by_split: dict[str, list[ImageRef]] = {}
         for ref in refs:
-            self.inputs += 1
+            split = assign_split(ref, output.split, output.seed)
+            members = by_split.setdefault(split, [])
             if ref.label is not None:
                 self.labels.add(ref.label)
-            split = assign_split(ref, output.split, output.seed)
-            order = order_hash(output.seed, ref.key)
-            hashes, sizes = by_split.setdefault(split, ([], []))
-            if ref.split is not None or ref.problem is None:
-                self.named_splits.add(split)
-            if ref.problem is not None:
-                self.outcomes[ref.problem.outcome.value] += 1
+            if ref.problem is None:
+                members.append(ref)
                 continue
-            hashes.append(order)
-            overhead = record_overhead(ref)
-            self.overheads[split] += overhead
-            sizes.append((ref.size if ref.size >= 0 else UNKNOWN_SIZE) + overhead)
-            for name, value in (ref.features or {}).items():
-                if isinstance(value, list):
-                    self.repeated_features.add(name)
-            self.classes.setdefault(split, Counter())[ref.label or ""] += 1
-            self._add_to_sample(order, ref)
-        for split, (hashes, sizes) in by_split.items():
-            self._add_histograms(split, [OrderHistogram.of(hashes, sizes)])
+            self.outcomes[ref.problem.outcome.value] += 1
+            if ref.split is not None:
+                self.named_splits.add(split)
+        for split, members in by_split.items():
+            self._add_to_split(split, members, output.seed)
+
+    def _add_to_split(self, split: str, refs: Sequence[ImageRef], seed: int) -> None:
+        if refs:
+            self.named_splits.add(split)
+            self.classes.setdefault(split, Counter()).update(ref.label or "" for ref in refs)
+        hashes = order_hashes(seed, [ref.key for ref in refs])
+        overheads = list(map(record_overhead, refs))
+        self.overheads[split] += sum(overheads)
+        sizes = [
+            (ref.size if ref.size >= 0 else UNKNOWN_SIZE) + overhead
+            for ref, overhead in zip(refs, overheads, strict=True)
+        ]
+        self._add_histograms(split, [OrderHistogram.of(hashes, sizes)])
+        for ref, order in zip(refs, hashes, strict=True):
+            if ref.features:
+                self.repeated_features.update(
+                    name for name, value in ref.features.items() if isinstance(value, list)
+                )
+            if len(self._sample) < SAMPLE_SIZE or -order > self._sample[0][0]:
+                self._add_to_sample(order, ref)
 
     def merge(self, other: PlanTally) -> None:
         """Adds everything that `other` knows."""
@@ -180,7 +191,7 @@ class ConversionPlan:
             by_split.setdefault(split, []).append(ref)
         grouped: dict[tuple[str, int], list[ImageRef]] = {}
         for split, members in by_split.items():
-            hashes = [order_hash(output.seed, ref.key) for ref in members]
+            hashes = order_hashes(output.seed, [ref.key for ref in members])
             numbers = shard_numbers(self.splits[split].bounds, hashes)
             for ref, number in zip(members, numbers.tolist(), strict=True):
                 grouped.setdefault((split, number), []).append(ref)
@@ -253,11 +264,15 @@ def make_plan(
 
 def record_overhead(ref: ImageRef) -> int:
     """Bytes of a record beside its image, at most."""
-    size = RECORD_OVERHEAD + len(ref.key.encode()) + len((ref.label or "").encode())
+    size = RECORD_OVERHEAD + _text_bytes(ref.key) + _text_bytes(ref.label or "")
     for name, value in (ref.features or {}).items():
         size += len(name.encode()) + 24
         size += sum(map(_value_bytes, value if isinstance(value, list) else [value]))
     return size
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _value_bytes(value: FeatureValue) -> int:

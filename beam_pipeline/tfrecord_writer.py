@@ -25,7 +25,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline import records, storage, worker_pool
-from beam_pipeline.hashing import order_hash
+from beam_pipeline.hashing import order_hashes
 from beam_pipeline.index import IndexBuilder
 from beam_pipeline.options import Compression, ConvertOptions
 from beam_pipeline.plan import ConversionPlan
@@ -160,16 +160,17 @@ class _WriteShardDoFn(beam.DoFn):
     ) -> Iterator[ShardResult]:
         """Writes one shard, or yields an earlier one's result once two others are under way."""
         (split, number), batches = element
-        refs = sorted_refs(batches, self._options.output.seed)
         maker = self._maker_for(plan)
         pool = worker_pool.current()
         if pool is None:
-            chunks = records.chunks(refs, self._options.image)
+            chunks = self._chunks(batches)
             yield self._counted(self._write(split, number, map(maker.make_chunk, chunks)))
             return
         if len(self._under_way) >= _SHARDS_AT_ONCE:
             yield self._counted(self._under_way.popleft().result())
-        self._under_way.append(pool.start(self._write_with, pool, maker, split, number, refs))
+        # Still encoded; as a list, since what Beam gives is for its own thread only.
+        batches = list(batches)
+        self._under_way.append(pool.start(self._write_with, pool, maker, split, number, batches))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Yields the results of the shards that are still under way."""
@@ -183,11 +184,14 @@ class _WriteShardDoFn(beam.DoFn):
         maker: RecordMaker,
         split: str,
         number: int,
-        refs: list[ImageRef],
+        batches: list[RefBatch],
     ) -> ShardResult:
-        chunks = records.chunks(refs, self._options.image)
-        with contextlib.closing(pool.map_ordered(maker, chunks)) as results:
+        with contextlib.closing(pool.map_ordered(maker, self._chunks(batches))) as results:
             return self._write(split, number, results)
+
+    def _chunks(self, batches: Iterable[RefBatch]) -> Iterator[list[ImageRef]]:
+        refs = sorted_refs(batches, self._options.output.seed)
+        return records.chunks(refs, self._options.image)
 
     def _maker_for(self, plan: ConversionPlan) -> RecordMaker:
         # The same object for every shard: a worker process is told of it only once.
@@ -272,17 +276,15 @@ def sorted_refs(batches: Iterable[RefBatch], seed: int) -> list[ImageRef]:
     the order never depends on how references travelled.
     """
     refs = [ref for batch in batches for ref in batch.refs]
-    refs.sort(
-        key=lambda ref: (
-            order_hash(seed, ref.key),
-            ref.key,
-            ref.problem is not None,
-            ref.row or 0,
-            ref.uri,
-            ref.label or "",
-        )
-    )
-    return refs
+    hashes = order_hashes(seed, [ref.key for ref in refs])
+    order = sorted(range(len(refs)), key=hashes.__getitem__)
+    if len(set(hashes)) < len(hashes):
+        order.sort(key=lambda number: (hashes[number], *_told_apart(refs[number])))
+    return [refs[number] for number in order]
+
+
+def _told_apart(ref: ImageRef) -> tuple[str, bool, int, str, str]:
+    return (ref.key, ref.problem is not None, ref.row or 0, ref.uri, ref.label or "")
 
 
 def shown_rejects(rejected: Iterable[RejectedImage]) -> list[RejectedImage]:

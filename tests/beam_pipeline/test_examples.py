@@ -157,6 +157,19 @@ def test_batches_do_not_show() -> None:
     assert encoder.encode([]) == []
 
 
+def test_what_repeats_is_encoded_like_what_does_not() -> None:
+    labels = [1, 0, 1, -1, 0, 2**40, 1]
+    records = [
+        record(number, label=label, label_name="ü" * (number % 3))
+        for number, label in enumerate(labels)
+    ]
+    found = [parse(one) for one in ExampleEncoder(default_specs()).encode(records)]
+    assert [one["label"] for one in found] == [[label] for label in labels]
+    assert [one["label_name"] for one in found] == [
+        [("ü" * (number % 3)).encode()] for number in range(len(labels))
+    ]
+
+
 def test_raw_has_a_dtype() -> None:
     specs = feature_specs(FeatureNames.DEFAULT, labelled=False, encoding=Encoding.RAW)
     image = PreparedImage(bytes(6), "raw", 1, 2, 3, "png")

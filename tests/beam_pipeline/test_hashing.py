@@ -7,7 +7,14 @@ import hashlib
 import numpy as np
 import pytest
 
-from beam_pipeline.hashing import HASH_BITS, bucket_hash, hash64, order_hash, split_hash
+from beam_pipeline.hashing import (
+    HASH_BITS,
+    bucket_hash,
+    hash64,
+    order_hash,
+    order_hashes,
+    split_hash,
+)
 
 
 def test_hash64_is_keyed_blake2b() -> None:
@@ -23,7 +30,7 @@ def test_hash64_is_keyed_blake2b() -> None:
         (lambda: order_hash(7, "happy/1.jpg"), 16279033846067147208),
         (lambda: split_hash(0, "happy/1.jpg"), 654061578321074973),
         (lambda: split_hash(0, "glücklich/ü.jpg"), 14593389158337170213),
-        (lambda: bucket_hash("happy/1.jpg", 128), 32),
+        (lambda: bucket_hash("happy/1.jpg", 128), 65),
         (lambda: hash64("", ""), 16476032584258269876),
     ],
 )
@@ -49,3 +56,9 @@ def test_hashes_are_uniform_and_in_range() -> None:
 
 def test_buckets_cover_their_range() -> None:
     assert {bucket_hash(f"{i}", 5) for i in range(100)} == set(range(5))
+
+
+def test_many_hashes_are_those_of_one() -> None:
+    keys = [f"glücklich/{number}.jpg" for number in range(100)]
+    assert order_hashes(3, keys) == [order_hash(3, key) for key in keys]
+    assert order_hashes(3, []) == []
