@@ -1,18 +1,19 @@
 """The index of a dataset: one row per input, in Parquet, one file per shard.
 
 Rows travel as Arrow: they are made in the workers and take a tenth of the memory that
-Python objects would.
+Python objects would. Arrow's compute functions are not used: loading them would take
+5 MB of every worker.
 """
 
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.tfrecord_format import FRAMING_BYTES
@@ -99,25 +100,30 @@ class IndexBuilder:
         """The rows as a Parquet file."""
         # All at once: arrow takes its time per call, whatever the number of rows.
         rows = pa.Table.from_batches(self._batches, _ROW_SCHEMA).combine_chunks()
-        sizes = pc.fill_null(rows.column("record_bytes"), -1).to_numpy()
+        sizes = _integers(rows.column("record_bytes"))
         written = sizes >= 0
         framed = np.where(written, sizes + FRAMING_BYTES, 0)
         places = {
-            "split": pa.repeat(self._split, len(sizes)),
-            "shard": _where(written, np.full(len(sizes), self._shard)),
-            "position": _where(written, np.cumsum(written) - 1),
-            "offset": _where(written, np.cumsum(framed) - framed),
-            "bytes": _where(written, framed),
+            "shard": np.full(len(sizes), self._shard, np.int32),
+            "position": np.cumsum(written) - 1,
+            "offset": np.cumsum(framed) - framed,
+            "bytes": framed,
         }
         columns = [
-            places[field.name].cast(field.type) if field.name in places else rows.column(field.name)
+            pa.repeat(self._split, len(sizes))
+            if field.name == "split"
+            else pa.array(places[field.name], field.type, mask=~written)
+            if field.name in places
+            else rows.column(field.name)
             for field in INDEX_SCHEMA
         ]
         return write_table(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA))
 
 
-def _where(valid: np.ndarray, values: np.ndarray) -> pa.Array:
-    return pa.array(values, mask=~valid)
+def _integers(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of integers >= 0 as int64 [n]; -1 stands for null."""
+    values = column.to_numpy()  # of float64 where there are nulls: exact up to 2**53
+    return values if values.dtype == np.int64 else np.nan_to_num(values, nan=-1).astype(np.int64)
 
 
 def write_table(table: pa.Table) -> bytes:
@@ -138,21 +144,17 @@ def with_shard_number(data: bytes, shard: int) -> bytes:
     """The same index file for a shard whose number changed because others were empty."""
     table = read_index(data)
     field = INDEX_SCHEMA.field("shard")
-    numbers = pc.if_else(
-        pc.is_null(table["shard"]), pa.scalar(None, field.type), pa.scalar(shard, field.type)
-    )
+    numbers = pa.array(np.full(len(table), shard), field.type, mask=_integers(table["shard"]) < 0)
     return write_table(table.set_column(table.schema.get_field_index("shard"), field, numbers))
 
 
 def ledger(table: pa.Table) -> Mapping[str, int]:
     """Rows per outcome; every outcome is named."""
-    counted = {
-        str(item["values"]): item["counts"]
-        for item in pc.value_counts(table["outcome"]).to_pylist()
-    }
-    return {outcome.value: counted.get(outcome.value, 0) for outcome in Outcome}
+    counted = Counter(table["outcome"].to_pylist())
+    return {outcome.value: counted[outcome.value] for outcome in Outcome}
 
 
 def written_bytes(table: pa.Table) -> int:
     """Where the last record of a shard's index ends: the size of the uncompressed shard."""
-    return pc.max(pc.add(table["offset"], table["bytes"])).as_py() or 0
+    offsets, sizes = _integers(table["offset"]), _integers(table["bytes"])
+    return int((offsets + sizes)[offsets >= 0].max(initial=0))
