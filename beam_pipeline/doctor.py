@@ -110,13 +110,13 @@ def _versions() -> Iterator[Finding]:
 
 
 def _engine() -> Iterator[Finding]:
-    from beam_pipeline import runners
+    from beam_pipeline import runners, worker_pool
 
     runner = type(runners.choose_engine([]).make_runner()).__name__
     yield Finding(
         Level.OK,
         "engine",
-        f"{runner} in this process, {runners.available_cores()} worker processes that decode "
+        f"{runner} in this process, {worker_pool.available_cores()} worker processes that decode "
         "(--workers)",
     )
 

@@ -13,7 +13,16 @@ import warnings
 from collections.abc import Iterator
 from typing import NoReturn
 
+from beam_pipeline.lean_imports import load_arrow, without
+
 _M_ARENA_MAX = -8  # of glibc's mallopt
+
+# What Beam imports where it is there, for DataFrames and for stores and databases; those that
+# imagebeam itself reads, it reads with modules of its own.
+_EXTRAS = (
+    *("google.api_core", "google.auth", "google.cloud", "apitools", "oauth2client"),
+    *("boto3", "pandas", "pymongo"),
+)
 
 
 def prepare_engine(*, verbose: bool) -> None:
@@ -40,15 +49,26 @@ def _limit_arenas() -> None:
 
 
 @contextlib.contextmanager
-def fast_imports() -> Iterator[None]:
-    """Imports without garbage collection: they make a million objects that all stay.
+def fast_imports(*, extras: bool = True) -> Iterator[None]:
+    """Makes the import of Beam fast.
 
-    Saves a quarter of the time that Beam's import takes.
+    Nothing is collected meanwhile: imports make a million objects that all stay. That
+    saves a quarter of the time. Without `extras` half of the rest, and 75 MB, are saved:
+    Beam finds none of the packages that it uses where they are installed, as after
+    `pip install apache-beam` alone.
+
+    Args:
+      extras: whether anything but local files may be read through Beam.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        if extras:
+            yield
+        else:
+            load_arrow()
+            with without(*_EXTRAS):
+                yield
     finally:
         gc.freeze()
         if was_enabled:

@@ -39,4 +39,5 @@ def load_arrow() -> None:
         import numpy as np
         import pyarrow as pa
 
-        pa.array(np.arange(1))
+        pa.array([])  # looks for pandas
+        pa.array(np.arange(1))  # loads what NumPy loads late

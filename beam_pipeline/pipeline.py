@@ -27,7 +27,7 @@ from beam_pipeline.naming import (
     with_name,
     with_plain_output,
 )
-from beam_pipeline.options import ConvertOptions, Writer
+from beam_pipeline.options import ConvertOptions, InputOptions, Writer
 from beam_pipeline.output_directory import RUN_FILE, OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
 from beam_pipeline.run_description import describe_run
@@ -73,7 +73,8 @@ def convert(
       options: what to convert, and how.
       beam_options: Beam's own options, as on the command line; a runner among them
         runs the conversion elsewhere.
-      workers: processes that decode on this machine; None: one per core.
+      workers: processes that decode on this machine; None: one per core. A WorkerPool
+        that is open already is used as it is.
       progress: show a progress line on stderr.
       announce: called with one readable line at each stage, or None.
       command: the command line to record; None: this process's.
@@ -112,10 +113,10 @@ def convert(
     if not here:
         options = with_absolute_output(options)
     with contextlib.ExitStack() as stack:
-        if here:
+        if here and worker_pool.current() is None:
             # Started first: workers load their imports while inputs are looked at.
-            stack.enter_context(worker_pool.WorkerPool(workers or runners.available_cores()))
-        inputs = resolve_inputs(options.input)
+            stack.enter_context(worker_pool.WorkerPool(workers or worker_pool.available_cores()))
+        inputs = _look_at_inputs(options.input)
         say(f"input: {inputs.announcement}")
         refuse_nested_output(options, inputs)
         directory = stack.enter_context(
@@ -172,6 +173,12 @@ def convert(
             f"All rejects and the index are kept in {failed_directory(options.output.output)}"
         )
     return summary
+
+
+def _look_at_inputs(options: InputOptions) -> InputPlan:
+    pool = worker_pool.current()
+    listing = None if pool is None else pool.listing(options)
+    return resolve_inputs(options) if listing is None else listing.plan()
 
 
 def _worker_check(inputs: InputPlan, directory: OutputDirectory) -> WorkerCheck:

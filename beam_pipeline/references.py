@@ -1,8 +1,7 @@
 """Batches of image references: the element that pipelines pass on and shuffle.
 
 One Beam element costs about 0.1 ms, whatever its size; a reference costs about 3 µs.
-Batches make the difference, and their coder makes sure that nothing but references
-ever crosses a shuffle.
+Batches make the difference; their coder is in ref_coder.py.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import itertools
 import pickle
 from typing import Any, NamedTuple
-
-import apache_beam as beam
 
 from beam_pipeline.types import ImageRef
 
@@ -97,34 +94,3 @@ def _decode(encoded: bytes) -> list[ImageRef]:
         for column in columns[2:]
     ]
     return list(map(ImageRef, keys, uris, *rest))
-
-
-class RefBatchCoder(beam.coders.Coder):
-    """Encodes a RefBatch compactly; refuses anything else, pixels above all."""
-
-    def encode(self, value: RefBatch) -> bytes:
-        """The batch as bytes."""
-        if not isinstance(value, RefBatch):
-            raise TypeError(f"only RefBatch crosses a shuffle here, got {type(value).__name__}")
-        return value.encoded
-
-    def decode(self, encoded: bytes) -> RefBatch:
-        """The opposite of encode; cheap, see RefBatch."""
-        return RefBatch(encoded=encoded)
-
-    def is_deterministic(self) -> bool:
-        """Equal references encode equally, but a batch is never a key."""
-        return False
-
-    def to_type_hint(self) -> Any:
-        """The type that this coder is for."""
-        return RefBatch
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-beam.coders.registry.register_coder(RefBatch, RefBatchCoder)

@@ -11,7 +11,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_pipeline import records, storage
+import beam_pipeline.ref_coder  # noqa: F401  # registers the coder of RefBatch
+from beam_pipeline import records, storage, worker_pool
 from beam_pipeline.batching import BATCH_REFS, Batcher, batches_by_bucket, held_for
 from beam_pipeline.combiners import CombinePlanTally, CombineReports
 from beam_pipeline.dataset_info import DatasetInfo
@@ -194,7 +195,12 @@ class _ListBatchesDoFn(beam.DoFn):
 
     def process(self, plan: InputPlan) -> Iterator[Any]:
         report = ListingReport()
-        yield from batches_by_bucket(list_images(plan, report))
+        pool = worker_pool.current()
+        ahead = None if pool is None else pool.take_listing(plan)
+        if ahead is None:
+            yield from batches_by_bucket(list_images(plan, report))
+        else:
+            yield from ahead.batches(report)
         yield beam.pvalue.TaggedOutput(REPORT_TAG, report)
 
 

@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import gc
 import os
 import pickle
@@ -26,6 +27,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from beam_pipeline.errors import ConversionError
+from beam_pipeline.inputs import InputPlan
+from beam_pipeline.lean_imports import load_arrow
+from beam_pipeline.listing_ahead import ListingAhead, serve_listing
+from beam_pipeline.options import InputOptions
 from beam_pipeline.shared_slots import SharedSlots, make_slots
 from beam_pipeline.types import ImageRef
 
@@ -44,7 +49,16 @@ _ALLOCATOR = {
 
 _LAST_WRITES_SECONDS = 30
 
+# Parts of a listing, of a few kB and 80 at most, that wait for a parent which is busy.
+_LISTED_AHEAD = 512
+_END = object()
+
 _PIPE_BYTES = 1 << 20  # 1 MiB, the largest that an unprivileged process may ask for
+
+
+def available_cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
@@ -52,15 +66,24 @@ class WorkerPool:
 
     Use as a context manager. Workers start at once and load their imports while the
     caller goes on.
+
+    Args:
+      workers: how many.
+      inputs: are listed by one of the workers at once; see take_listing.
     """
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, inputs: InputOptions | None = None):
         self.workers = workers
         self._closed = False
-        self._processes = [_Worker(number) for number in range(workers)]
+        self._processes = [_Worker(number, None if number else inputs) for number in range(workers)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._listing: ListingAhead | None = None
         for process in self._processes:
-            self._idle.put(process)
+            if process.lists is None:
+                self._idle.put(process)
+            else:
+                end = functools.partial(self._idle.put, process)
+                self._listing = ListingAhead(process.lists, process.receive, end)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="imagebeam-worker")
         self._writers = ThreadPoolExecutor(thread_name_prefix="imagebeam-shard")
         self._started: set[Future[Any]] = set()
@@ -98,6 +121,21 @@ class WorkerPool:
         self._started.add(future)
         future.add_done_callback(self._started.discard)
         return future
+
+    def listing(self, options: InputOptions) -> ListingAhead | None:
+        """The listing of these inputs that a worker makes, or None."""
+        found = self._listing
+        return found if found is not None and found.options == options else None
+
+    def take_listing(self, plan: InputPlan) -> ListingAhead | None:
+        """The listing of what `plan` describes, or None; whoever takes it must use it up.
+
+        The worker makes no records until then.
+        """
+        found, self._listing = self._listing, None
+        if found is not None and found.plan() != plan:
+            raise RuntimeError("the worker pool lists other inputs than this conversion")
+        return found
 
     def map_ordered(
         self, maker: RecordMaker, chunks: Iterable[list[ImageRef]]
@@ -179,7 +217,8 @@ class _Answer:
 class _Worker:
     """One worker process, seen from its parent."""
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, lists: InputOptions | None):
+        self.lists = lists
         self._number = number
         self._maker: RecordMaker | None = None
         environment = dict(os.environ)
@@ -207,6 +246,19 @@ class _Worker:
         self._stdin: BinaryIO = self._process.stdin  # type: ignore[assignment]
         self._stdout: BinaryIO = self._process.stdout  # type: ignore[assignment]
         _enlarge_pipe(self._stdout.fileno())
+        with contextlib.suppress(BrokenPipeError):  # whoever asks it for something is told
+            pickle.dump(lists, self._stdin, protocol=5)
+            self._stdin.flush()
+
+    def receive(self) -> Any:
+        """The next part of the listing."""
+        try:
+            part = pickle.load(self._stdout)
+        except (EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise ConversionError(self._obituary("listed the inputs")) from error
+        if isinstance(part, BaseException):
+            raise part
+        return part
 
     def make(self, maker: RecordMaker, chunk: list[ImageRef]) -> _Answer:
         slot = None if self._slots is None else self._slots.take()
@@ -235,7 +287,10 @@ class _Worker:
             self._stdin.flush()
             return pickle.load(self._stdout)
         except (EOFError, BrokenPipeError, ValueError, pickle.UnpicklingError) as error:
-            raise ConversionError(self._obituary(chunk)) from error
+            task = (
+                f"converted one of {len(chunk)} images from {chunk[0].key!r} to {chunk[-1].key!r}"
+            )
+            raise ConversionError(self._obituary(task)) from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -248,7 +303,7 @@ class _Worker:
         if self._slots is not None:
             self._slots.close()
 
-    def _obituary(self, chunk: list[ImageRef]) -> str:
+    def _obituary(self, task: str) -> str:
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -260,9 +315,8 @@ class _Worker:
         else:
             how = f"ended with exit code {code}"
         return (
-            f"worker process {self._number} {how} while it converted one of {len(chunk)} images "
-            f"from {chunk[0].key!r} to {chunk[-1].key!r}. Fewer --workers need less memory; "
-            f"--max_pixels and --max_bytes bound what one image may need"
+            f"worker process {self._number} {how} while it {task}. Fewer --workers need less "
+            f"memory; --max_pixels and --max_bytes bound what one image may need"
         )
 
 
@@ -276,6 +330,10 @@ def _enlarge_pipe(descriptor: int) -> None:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO, slots: SharedSlots | None) -> None:
+    inputs = pickle.load(requests)
+    if inputs is not None:
+        _list(inputs, answers)
+    load_arrow()
     from beam_pipeline.imaging.decoder_warnings import quiet_decoders
     from beam_pipeline.records import RecordMaker
 
@@ -297,6 +355,28 @@ def _serve(requests: BinaryIO, answers: BinaryIO, slots: SharedSlots | None) -> 
         buffer = None if slots is None or slot is None else slots.view(slot)
         pickle.dump(_answer(maker, refs, buffer), answers, protocol=5)
         answers.flush()
+
+
+def _list(inputs: InputOptions, answers: BinaryIO) -> None:
+    # The parent may look only when the pipe has long been full.
+    parts: queue.Queue[object] = queue.Queue(_LISTED_AHEAD)
+    sender = threading.Thread(target=_send, args=(parts, answers))
+    sender.start()
+    try:
+        serve_listing(inputs, parts.put)
+    except Exception as error:
+        parts.put(_sendable(error))
+    parts.put(_END)
+    sender.join()
+
+
+def _send(parts: queue.Queue[object], answers: BinaryIO) -> None:
+    try:
+        while (part := parts.get()) is not _END:
+            pickle.dump(part, answers, protocol=5)
+            answers.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the parent is gone
 
 
 def _answer(

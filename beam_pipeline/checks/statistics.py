@@ -15,7 +15,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from beam_pipeline import runners, storage
+from beam_pipeline import storage, worker_pool
 from beam_pipeline.checks import shards as shards_module
 from beam_pipeline.checks.accumulator import SplitAccumulator
 from beam_pipeline.checks.run import configure_storage, run_pipeline
@@ -158,7 +158,7 @@ def gather(
     splits, chosen = run_pipeline(
         lambda root: build_pipeline(root, tasks, request),
         beam_options,
-        threads=threads or min(runners.available_cores(), max(len(tasks), 1)),
+        threads=threads or min(worker_pool.available_cores(), max(len(tasks), 1)),
     )
     seconds = time.perf_counter() - started
     if info is not None and info.labels is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from beam_pipeline.runners import available_cores
+from beam_pipeline.worker_pool import available_cores
 from training.quiet import import_tensorflow
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from beam_pipeline import dataset_info, runners
+from beam_pipeline import dataset_info, worker_pool
 from beam_pipeline.checks import shards as shards_module
 from beam_pipeline.checks.directory_check import check_directory
 from beam_pipeline.checks.faults import Fault, FaultKind, FaultList, faults_text
@@ -172,7 +172,7 @@ def verify(
     tally: Tally = run_pipeline(
         lambda root: build_pipeline(root, tasks, index_files if info else [], check),
         beam_options,
-        threads=threads or min(runners.available_cores(), max(len(tasks), 1)),
+        threads=threads or min(worker_pool.available_cores(), max(len(tasks), 1)),
     )
     seconds = time.perf_counter() - started
     if info is not None:

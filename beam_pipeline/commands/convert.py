@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import time
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.errors import UsageError
 from beam_pipeline.imaging.sniff import SOURCE_FORMATS
 from beam_pipeline.options import (
@@ -220,24 +222,38 @@ def run(args: argparse.Namespace, beam_options: list[str]) -> int:
     from beam_pipeline.engine import fast_imports, prepare_engine
 
     prepare_engine(verbose=args.verbose)
-    with fast_imports():
-        from beam_pipeline.pipeline import convert
+    with contextlib.ExitStack() as stack:
+        all_local = not beam_options and _all_local(options)
+        if all_local and (args.workers is None or args.workers > 0):
+            # While Beam is imported, workers start and the inputs are listed.
+            from beam_pipeline.worker_pool import WorkerPool, available_cores
+
+            stack.enter_context(WorkerPool(args.workers or available_cores(), options.input))
+        with fast_imports(extras=not all_local):
+            from beam_pipeline.pipeline import convert
+        outcome = convert(
+            options,
+            beam_options=beam_options,
+            workers=args.workers,
+            progress=not args.quiet,
+            announce=say,
+            wait=not args.no_wait,
+            shared_filesystem=args.shared_filesystem,
+        )
     from beam_pipeline.runners import DetachedJob
 
-    outcome = convert(
-        options,
-        beam_options=beam_options,
-        workers=args.workers,
-        progress=not args.quiet,
-        announce=say,
-        wait=not args.no_wait,
-        shared_filesystem=args.shared_filesystem,
-    )
     if isinstance(outcome, DetachedJob):
         print(outcome.text())
     elif not args.quiet:
         print(type(outcome)(outcome.info, time.time() - started).text())
     return 0
+
+
+def _all_local(options: ConvertOptions) -> bool:
+    """Whether every path that was given is on a local disk."""
+    given = options.input
+    paths = [*given.inputs, given.image_root, given.labels_file, options.output.output]
+    return all(storage.is_local(path) for path in paths if path is not None)
 
 
 def parse_options(args: argparse.Namespace) -> ConvertOptions:

@@ -13,7 +13,6 @@ engine       what an engine is; the local one
 from beam_pipeline.runners.engine import (
     Engine,
     Place,
-    available_cores,
     describe,
     is_local,
     make_runner,
@@ -29,7 +28,6 @@ __all__ = [
     "Engine",
     "Job",
     "Place",
-    "available_cores",
     "choose_engine",
     "describe",
     "is_local",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import os
 from typing import Any
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
@@ -91,11 +90,6 @@ def uses_worker_processes(options: PipelineOptions) -> bool:
     """Whether Beam itself was asked to start several local workers."""
     direct = options.view_as(DirectOptions)
     return direct.direct_running_mode == "multi_processing" or direct.direct_num_workers != 1
-
-
-def available_cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe(options: PipelineOptions) -> str:

@@ -105,7 +105,7 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 # As in a remote worker: records are made in the DoFn's own process.
 from beam_pipeline import worker_pool
-worker_pool.WorkerPool.__init__ = lambda self, workers: None
+worker_pool.WorkerPool.__init__ = lambda self, *arguments: None
 worker_pool.WorkerPool.__enter__ = lambda self: self
 worker_pool.WorkerPool.__exit__ = lambda self, *exc_info: None
 from beam_pipeline.cli import main

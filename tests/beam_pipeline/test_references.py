@@ -7,7 +7,8 @@ import pickle
 import apache_beam as beam
 import pytest
 
-from beam_pipeline.references import RefBatch, RefBatchCoder
+from beam_pipeline.ref_coder import RefBatchCoder
+from beam_pipeline.references import RefBatch
 from beam_pipeline.types import ImageRef, Outcome, Problem
 
 FULL = ImageRef(
