@@ -15,7 +15,9 @@ from typing import NoReturn
 
 from beam_pipeline.lean_imports import load_arrow, without
 
-_M_ARENA_MAX = -8  # of glibc's mallopt
+# Of glibc's mallopt.
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 # What Beam imports where it is there, for DataFrames and for stores and databases; those that
 # imagebeam itself reads, it reads with modules of its own.
@@ -29,10 +31,9 @@ def prepare_engine(*, verbose: bool) -> None:
     """Sets logging before Beam is imported; with `verbose` Beam's log is shown."""
     # NumPy's linear algebra would start a thread a core, and is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps 60 MB in every process that used a few, and the C library's
-    # keeps some for every thread.
+    # Arrow's own allocator keeps 60 MB in every process that used a few.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    _limit_arenas()
+    _free_early()
     os.environ.setdefault("GRPC_VERBOSITY", "INFO" if verbose else "NONE")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
     logging.basicConfig(
@@ -43,9 +44,12 @@ def prepare_engine(*, verbose: bool) -> None:
         warnings.filterwarnings("ignore")
 
 
-def _limit_arenas() -> None:
+def _free_early() -> None:
+    """Lets the C library keep little of what was freed: not some for every thread, no buffers."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 2)
+        mallopt(_M_MMAP_THRESHOLD, 128 << 10)  # as at first, but without growing
 
 
 @contextlib.contextmanager

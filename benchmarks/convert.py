@@ -172,7 +172,7 @@ def peak_memory(command: list[str]) -> float:
 
     def watch() -> None:
         nonlocal peak
-        while not stop.wait(0.1):
+        while not stop.wait(0.02):
             peak = max(peak, sum(map(_proportional, _family(process.pid))))
 
     watcher = threading.Thread(target=watch)
