@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from beam_pipeline import engine
+from beam_pipeline import engine, storage
 from beam_pipeline.lean_imports import without
-from tests import fakes
+from beam_pipeline.storage import StorageConfig
+from tests import fakes, servers
 
 ROOT = pathlib.Path(engine.__file__).parent.parent
 
@@ -96,3 +97,31 @@ def test_with_beam_options_or_remote_paths_everything_is_loaded(
         tmp_path, f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}", option
     )
     assert {"pandas", "boto3"} <= loaded
+
+
+def test_rows_of_a_local_manifest_may_be_in_object_stores(tmp_path: pathlib.Path) -> None:
+    rows = [f"s3://bucket/{number}.png,a\n" for number in range(3)]
+    rows += [f"gs://bucket/{number}.png,b\n" for number in range(3, 6)]
+    (tmp_path / "m.csv").write_text("path,label\n" + "".join(rows))
+    with servers.s3_server("bucket") as s3, servers.gcs_server("bucket") as gcs:
+        config = StorageConfig(s3_endpoint_url=s3, gcs_endpoint=gcs, **servers.S3_CREDENTIALS)
+        storage.configure(config)
+        try:
+            for number, row in enumerate(rows):
+                storage.write_bytes(row.partition(",")[0], fakes.png(number))
+        finally:
+            storage.configure(StorageConfig())
+        environment = {"AWS_ENDPOINT_URL": s3, "STORAGE_EMULATOR_HOST": gcs}
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "beam_pipeline", "convert"),
+                *(f"--input={tmp_path / 'm.csv'}", f"--output={tmp_path / 'out'}"),
+            ],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **servers.S3_ENVIRONMENT, **environment},
+            cwd=ROOT,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "6 inputs = 6 written + 0 rejected + 0 duplicates" in done.stdout + done.stderr
