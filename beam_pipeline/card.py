@@ -8,6 +8,7 @@ from typing import Any
 
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.examples import Role
+from beam_pipeline.same_bytes import SEVERAL_LABELS, SEVERAL_SPLITS
 from beam_pipeline.summary import printable, size_text
 
 _MOST_CLASSES = 100
@@ -188,6 +189,13 @@ def _origin(info: DatasetInfo) -> str:
     if info.rejects:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in info.rejects.items())
         lines.append(f"- Rejected: {reasons}; each is listed in `rejected.jsonl`")
+    same = run.get("same_bytes")
+    if isinstance(same, Mapping) and same:
+        lines.append(
+            f"- Equal images under different keys: {same['images']:,}, of which "
+            f"{same[SEVERAL_SPLITS]:,} lie in several splits and {same[SEVERAL_LABELS]:,} have "
+            "several labels"
+        )
     notes = run.get("notes")
     if isinstance(notes, Mapping) and notes:
         lines.append("- Done to images: " + ", ".join(f"{n:,} {name}" for name, n in notes.items()))

@@ -24,12 +24,13 @@ from beam_pipeline.options import Compression, ConvertOptions
 from beam_pipeline.outcome import describe, failure_of
 from beam_pipeline.output_directory import MOVES_FILE, failed_directory
 from beam_pipeline.plan import ConversionPlan
+from beam_pipeline.same_bytes import StoredImages, find_same_bytes
 from beam_pipeline.shard_sink import finalize_shards
 from beam_pipeline.tfrecord_writer import ShardResult
 from beam_pipeline.types import Outcome
 
 _REPLACED_MARK = "replaced"  # in staging: the old dataset is gone already
-_PROOF_COLUMNS = ("outcome", "offset", "bytes")
+_PROOF_COLUMNS = ("outcome", "offset", "bytes", "sha256", "label")
 _REMOTE_THREADS = 16
 _LOCAL_THREADS = 2
 
@@ -73,8 +74,12 @@ def finalize(
     if earlier is not None:
         return earlier
     ordered = sorted(results, key=lambda result: (result.split, result.number))
-    ledger = _prove(context, plan, report, ordered)
-    info = describe(context.options, context.run, plan, report, specs, ordered, ledger)
+    ledger, stored = _prove(context, plan, report, ordered)
+    same_bytes = find_same_bytes(
+        stored, lambda shard, numbers: _index_rows(ordered[shard].index_path, numbers)
+    )
+    run = {**context.run, "same_bytes": same_bytes}
+    info = describe(context.options, run, plan, report, specs, ordered, ledger)
     failure = failure_of(info, context.options.output)
     if failure is not None:
         info = dataclasses.replace(info, run={**info.run, "failure": failure})
@@ -117,12 +122,13 @@ def _prove(
     plan: ConversionPlan,
     report: ListingReport,
     results: Sequence[ShardResult],
-) -> dict[str, int]:
+) -> tuple[dict[str, int], list[StoredImages]]:
     """Counts every input in the index files and compares; never trusts a counter."""
+    label_ids = {name: number for number, name in enumerate(plan.labels or ())}
     with ThreadPoolExecutor(_threads(context)) as pool:
-        counted = list(pool.map(lambda result: _count_shard(context, result), results))
+        counted = list(pool.map(lambda result: _count_shard(context, result, label_ids), results))
     outcomes: Counter[str] = Counter()
-    for counts in counted:
+    for counts, _ in counted:
         outcomes.update(counts)
     ledger = {"inputs": report.listed, **{o.value: outcomes[o.value] for o in Outcome}}
     ledger["duplicates"] = ledger.pop(Outcome.DUPLICATE.value)
@@ -134,10 +140,12 @@ def _prove(
             f"{ledger['duplicates']} duplicates = {accounted}. Nothing was kept. Did files "
             "change while they were converted? Please run again, and report it if it stays"
         )
-    return ledger
+    return ledger, [stored for _, stored in counted]
 
 
-def _count_shard(context: FinalizeContext, result: ShardResult) -> Mapping[str, int]:
+def _count_shard(
+    context: FinalizeContext, result: ShardResult, label_ids: Mapping[str, int]
+) -> tuple[Mapping[str, int], StoredImages]:
     table = index.read_index(storage.read_bytes(result.index_path), _PROOF_COLUMNS)
     counts = index.ledger(table)
     if counts["written"] != result.records:
@@ -147,7 +155,14 @@ def _count_shard(context: FinalizeContext, result: ShardResult) -> Mapping[str, 
         )
     if result.path is not None:
         _check_staged_size(context, result, index.written_bytes(table))
-    return counts
+    return counts, StoredImages(result.split, table, label_ids)
+
+
+def _index_rows(path: str, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of the index for these written records, 0-based."""
+    table = index.read_index(storage.read_bytes(path), ("key", "split", "label", "position"))
+    written = [row for row in table.to_pylist() if row["position"] is not None]
+    return [written[number] for number in numbers]
 
 
 def _check_staged_size(context: FinalizeContext, result: ShardResult, indexed: int) -> None:

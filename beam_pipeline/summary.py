@@ -9,6 +9,7 @@ from beam_pipeline import dataset_info
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.imaging.decoder_warnings import describe_warnings
 from beam_pipeline.progress import duration
+from beam_pipeline.same_bytes import same_bytes_warnings
 
 # The sentence that tells the user what to do about each kind of reject.
 ADVICE = {
@@ -130,6 +131,9 @@ class ConversionSummary:
             warnings.append(f"split {split} came out empty: all of its inputs were refused")
         for label in _list(run.get("empty_classes")):
             warnings.append(f"class {label} has no image left: all of its inputs were refused")
+        same_bytes = run.get("same_bytes")
+        if isinstance(same_bytes, dict):
+            warnings += same_bytes_warnings(same_bytes)
         counted = run.get("decoder_warnings")
         if isinstance(counted, dict):
             warnings += [f"decoder: {line}" for line in describe_warnings(counted)]

@@ -9,6 +9,7 @@ import pytest
 
 from beam_pipeline import cli, read_dataset_info
 from beam_pipeline.sample import draw_sample
+from tests import fakes
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -37,6 +38,21 @@ def test_convert_in_a_script(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     draw_sample("faces", images=105)
     exec(compile(example("convert"), "README", "exec"), {})
     assert read_dataset_info("dataset").records == 105
+
+
+def test_equal_images_are_a_query_over_the_index(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw_sample("faces", images=105)
+    (tmp_path / "faces" / "sad" / "again.png").write_bytes(fakes.png(1))
+    (tmp_path / "faces" / "happy" / "first.png").write_bytes(fakes.png(1))
+    convert = ["convert", "--input", "faces", "--output", "dataset", "--quiet"]
+    assert cli.main([*convert, "--max_reject_fraction", "0.2"]) == 0
+    capsys.readouterr()
+    exec(compile(example("equal_images"), "README", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == ["key", "happy/first.png", "sad/again.png"]
 
 
 def test_every_option_of_convert_is_explained() -> None:

@@ -23,6 +23,26 @@ def summary(seconds: float = 2.0, **fields: Any) -> ConversionSummary:
     return ConversionSummary(make_info(**fields), seconds)
 
 
+def test_equal_images_are_told() -> None:
+    same = {
+        "images": 5,
+        "in_several_splits": 2,
+        "with_several_labels": 0,
+        "shown": [
+            [
+                {"key": "a/1\x1b.png", "split": "test", "label": "a"},
+                {"key": "b/1.png", "split": "train", "label": "a"},
+            ]
+        ],
+    }
+    text = summary(run={"same_bytes": same}).text()
+    assert (
+        "warning: 2 images have the same bytes as one in another split; scores on them are too "
+        "good: a/1\\x1b.png (test) and b/1.png (train)\n"
+    ) in text
+    assert "same bytes" not in summary(run={"same_bytes": {}}).text()
+
+
 def test_every_reason_has_advice() -> None:
     assert set(ADVICE) == {reason.value for reason in RejectReason}
     assert all(ADVICE.values())
