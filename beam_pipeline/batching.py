@@ -9,9 +9,9 @@ from beam_pipeline.hashing import bucket_hash
 from beam_pipeline.references import RefBatch
 from beam_pipeline.types import ImageRef
 
-# Keys are compared with their possible duplicates in this many groups: enough to spread
-# the work, few enough that batches of references stay large.
-DUPLICATE_BUCKETS = 128
+# References are compared with their possible duplicates in this many groups: enough to
+# spread the work, few enough that batches of references stay large.
+BUCKETS = 128
 # References in one element, and references held before batches are sent.
 BATCH_REFS = 2048
 HELD_REFS = 1 << 13
@@ -56,5 +56,5 @@ def batches_by_bucket(refs: Iterable[ImageRef]) -> Iterator[tuple[int, RefBatch]
     """Batches references so that all with the same key get the same bucket number."""
     batcher = Batcher()
     for ref in refs:
-        yield from batcher.add(bucket_hash(ref.key, DUPLICATE_BUCKETS), [ref])
+        yield from batcher.add(bucket_hash(ref.key, BUCKETS), [ref])
     yield from batcher.rest()

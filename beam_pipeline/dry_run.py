@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from beam_pipeline.duplicates import resolve_duplicates
+from beam_pipeline.equal_images import drop_equal_images, with_digests
 from beam_pipeline.examples import check_feature_names
 from beam_pipeline.inputs import (
     ListingReport,
@@ -15,7 +16,7 @@ from beam_pipeline.inputs import (
 )
 from beam_pipeline.listing_sizes import with_sizes
 from beam_pipeline.naming import refuse_nested_output, with_plain_output
-from beam_pipeline.options import ConvertOptions
+from beam_pipeline.options import ConvertOptions, EqualImages
 from beam_pipeline.plan import ConversionPlan, PlanTally, make_plan
 from beam_pipeline.records import measure_size_ratio
 from beam_pipeline.summary import printable, size_text, table
@@ -34,6 +35,8 @@ def make_dry_plan(
         announce(f"input: {inputs.announcement}")
     report = ListingReport()
     refs = with_sizes(resolve_duplicates(list_images(inputs, report)))
+    if options.output.equal_images is EqualImages.DROP:
+        refs = drop_equal_images(with_digests(refs, options.image.max_bytes))
     tally = PlanTally()
     for start in range(0, len(refs), _BATCH):
         tally.add(refs[start : start + _BATCH], options.output)
@@ -69,5 +72,8 @@ def plan_text(options: ConvertOptions, announce: Callable[[str], None] | None = 
     if report.ignored_text():
         lines.append(report.ignored_text())
     lines += [f"warning: {printable(line)}" for line in (*plan.warnings, *report.warnings)]
-    lines.append("dry run: nothing was read beyond the listing, nothing was written")
+    read = "nothing was read beyond the listing"
+    if options.output.equal_images is EqualImages.DROP:
+        read = "images were compared, not decoded"
+    lines.append(f"dry run: {read}, nothing was written")
     return "\n".join(lines)

@@ -23,7 +23,7 @@ INDEX_SCHEMA = pa.schema(
     [
         ("key", pa.string()),
         ("outcome", pa.string()),  # written, rejected, duplicate
-        ("reason", pa.string()),  # of a reject; for a duplicate, the row that was kept
+        ("reason", pa.string()),  # of a reject; for a duplicate, what was kept instead
         ("split", pa.string()),
         ("shard", pa.int32()),  # number in the shard's file name; null unless written
         ("position", pa.int64()),  # 0-based, in the shard

@@ -45,6 +45,13 @@ class InputLayout(str, enum.Enum):
     FLAT = "flat"  # root/image, no labels
 
 
+class EqualImages(str, enum.Enum):
+    """What becomes of inputs with the same bytes under different names."""
+
+    KEEP = "keep"  # each is a record; the summary counts them
+    DROP = "drop"  # one is a record, the others are duplicates, or all are refused
+
+
 class Compression(str, enum.Enum):
     """Compression of the shard files."""
 
@@ -210,6 +217,7 @@ class OutputOptions:
       max_reject_fraction: the run fails when more inputs than this are refused.
       max_rejects: the same as a number; None: no bound.
       license: of the images, as the dataset card states it; None: not stated.
+      equal_images: keep or drop copies; dropping reads every input twice.
     """
 
     output: str
@@ -225,6 +233,7 @@ class OutputOptions:
     max_reject_fraction: float = 0.01
     max_rejects: int | None = None
     license: str | None = None
+    equal_images: EqualImages = EqualImages.KEEP
 
     def __post_init__(self) -> None:
         _require(bool(self.output), "output must name a directory", self.output)

@@ -27,7 +27,7 @@ from beam_pipeline.naming import (
     with_name,
     with_plain_output,
 )
-from beam_pipeline.options import ConvertOptions, InputOptions, Writer
+from beam_pipeline.options import ConvertOptions, EqualImages, InputOptions, Writer
 from beam_pipeline.output_directory import RUN_FILE, OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
 from beam_pipeline.run_description import describe_run
@@ -119,6 +119,8 @@ def convert(
         inputs = _look_at_inputs(options.input)
         say(f"input: {inputs.announcement}")
         refuse_nested_output(options, inputs)
+        if options.output.equal_images is EqualImages.DROP:
+            say("equal images: every image is read once to be compared, and once more to convert")
         directory = stack.enter_context(
             OutputDirectory(options.output.output, overwrite=options.output.overwrite)
         )

@@ -135,6 +135,10 @@ def same_bytes_warnings(found: Mapping[str, Any]) -> list[str]:
     if not lines:
         example = _example(found["shown"], None)
         lines.append(f"{found['images']:,} images have the same bytes as another one: {example}")
+    lines.append(
+        "--equal_images drop keeps one of each, outside of train where it can, and refuses those "
+        "with several labels"
+    )
     return lines
 
 

@@ -28,7 +28,7 @@ ADVICE = {
     "timeout": "raise --image_timeout, or store the picture in a simpler form",
     "bad_row": "correct the row",
     "no_label": "give it a label, or remove it",
-    "conflicting_labels": "keep one row for each path, the right one",
+    "conflicting_labels": "keep one row for each path (or picture), the right one",
     "conflicting_splits": "keep one row for each path",
 }
 
@@ -62,7 +62,7 @@ class ConversionSummary:
 
     @property
     def duplicates(self) -> int:
-        """Inputs that named a path again."""
+        """Inputs that named a path again, or (where asked for) had the bytes of another."""
         return self.info.ledger["duplicates"]
 
     def text(self) -> str:

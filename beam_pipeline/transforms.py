@@ -13,12 +13,14 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 import beam_pipeline.ref_coder  # noqa: F401  # registers the coder of RefBatch
 from beam_pipeline import records, storage, worker_pool
-from beam_pipeline.batching import BATCH_REFS, Batcher, batches_by_bucket, held_for
+from beam_pipeline.batching import BATCH_REFS, BUCKETS, Batcher, batches_by_bucket, held_for
 from beam_pipeline.combiners import CombinePlanTally, CombineReports
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.duplicates import resolve_duplicates
+from beam_pipeline.equal_images import drop_equal_images, with_digests
 from beam_pipeline.examples import feature_specs
 from beam_pipeline.finalize import FinalizeContext, finalize
+from beam_pipeline.hashing import bucket_hash
 from beam_pipeline.inputs import (
     InputPlan,
     ListingReport,
@@ -26,7 +28,13 @@ from beam_pipeline.inputs import (
     resolve_inputs,
 )
 from beam_pipeline.listing_sizes import with_sizes
-from beam_pipeline.options import ConvertOptions, FeatureNames, ImageOptions, InputOptions
+from beam_pipeline.options import (
+    ConvertOptions,
+    EqualImages,
+    FeatureNames,
+    ImageOptions,
+    InputOptions,
+)
 from beam_pipeline.output_directory import PLAN_FILE
 from beam_pipeline.plan import ConversionPlan, PlanTally, make_plan
 from beam_pipeline.progress import ProgressReporter
@@ -208,7 +216,8 @@ class WriteDataset(beam.PTransform):
     """Writes a whole dataset: PCollection[tuple[int, RefBatch]] → PCollection[DatasetInfo].
 
     References are grouped twice, pixels never: by bucket to resolve duplicates, then by
-    shard to write. The one DatasetInfo of the output says what was written, or, in
+    shard to write. (Once more between the two, by the hash of the bytes, where equal images
+    are dropped.) The one DatasetInfo of the output says what was written, or, in
     `run["failure"]`, why nothing was.
 
     Args:
@@ -239,6 +248,19 @@ class WriteDataset(beam.PTransform):
             >> beam.ParDo(_ResolveDuplicatesDoFn(context.storage, context.check))
             # RefBatch
         )
+        if options.output.equal_images is EqualImages.DROP:
+            resolved = (
+                resolved
+                | "HashImages"
+                >> beam.ParDo(
+                    _HashImagesDoFn(options.image.max_bytes, context.storage, context.check)
+                ).with_output_types(tuple[int, RefBatch])
+                # (bucket, RefBatch)
+                | "GroupByBytes" >> beam.GroupByKey()
+                # (bucket, Iterable[RefBatch])
+                | "DropEqualImages" >> beam.FlatMap(_drop_equal_images)
+                # RefBatch
+            )
         report = self._report | "MergeReports" >> beam.CombineGlobally(CombineReports())
         plan = (
             resolved
@@ -302,8 +324,48 @@ class _ResolveDuplicatesDoFn(beam.DoFn):
     def process(self, element: tuple[int, Iterable[RefBatch]]) -> Iterator[RefBatch]:
         _, batches = element
         refs = resolve_duplicates(ref for batch in batches for ref in batch.refs)
-        for start in range(0, len(refs), BATCH_REFS):
-            yield RefBatch(with_sizes(refs[start : start + BATCH_REFS]))
+        yield from _batches(with_sizes(refs))
+
+
+class _HashImagesDoFn(beam.DoFn):
+    """Reads and hashes inputs, and groups them by a part of their hash."""
+
+    def __init__(self, max_bytes: int, config: storage.StorageConfig, check: WorkerCheck | None):
+        self._max_bytes = max_bytes
+        self._config = config
+        self._check = check
+
+    def setup(self) -> None:
+        storage.configure(self._config)
+        if self._check is not None:
+            self._check.check()
+
+    def start_bundle(self) -> None:
+        self._batcher = Batcher()
+
+    def process(self, batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
+        for ref in with_digests(batch.refs, self._max_bytes):
+            # What could not be read goes anywhere.
+            number = bucket_hash(ref.key if ref.digest is None else ref.digest.hex(), BUCKETS)
+            yield from self._batcher.add(number, [ref])
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from map(_in_global_window, self._batcher.rest())
+
+
+def _drop_equal_images(element: tuple[int, Iterable[RefBatch]]) -> Iterator[RefBatch]:
+    _, batches = element
+    return _batches(drop_equal_images(ref for batch in batches for ref in batch.refs))
+
+
+def _batches(refs: list[ImageRef]) -> Iterator[RefBatch]:
+    for start in range(0, len(refs), BATCH_REFS):
+        yield RefBatch(refs[start : start + BATCH_REFS])
+
+
+def _in_global_window(element: Any) -> WindowedValue:
+    window = GlobalWindow()
+    return WindowedValue(element, window.max_timestamp(), [window])
 
 
 def _make_plan(tally: PlanTally, options: ConvertOptions, context: WriteContext) -> ConversionPlan:
@@ -343,9 +405,7 @@ class _AssignShardsDoFn(beam.DoFn):
             yield from self._batcher.add(shard, refs)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        for element in self._batcher.rest() if self._batcher is not None else ():
-            window = GlobalWindow()
-            yield WindowedValue(element, window.max_timestamp(), [window])
+        yield from map(_in_global_window, self._batcher.rest() if self._batcher else ())
 
 
 def _finalize(

@@ -53,7 +53,7 @@ class Problem(NamedTuple):
     """A verdict that is known before the bytes are read."""
 
     outcome: Outcome  # REJECTED or DUPLICATE
-    reason: str  # RejectReason value; for a duplicate, the key of the kept row
+    reason: str  # RejectReason value; for a duplicate, "same_path" or "same_bytes"
     detail: str
 
 
@@ -74,6 +74,7 @@ class ImageRef(NamedTuple):
       byte_range: (offset, length) of a part of `uri`, or None for all of it.
       pixels: None, or how the bytes spell pixels: "fer2013" for decimal text.
       problem: set when the input is refused, or a duplicate, without being read.
+      digest: of the bytes, where inputs are compared by them and until they were.
     """
 
     key: str
@@ -87,6 +88,7 @@ class ImageRef(NamedTuple):
     byte_range: tuple[int, int] | None = None
     pixels: str | None = None
     problem: Problem | None = None
+    digest: bytes | None = None
 
 
 class PreparedImage(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apache_beam as beam
 
-from beam_pipeline.batching import DUPLICATE_BUCKETS
+from beam_pipeline.batching import BUCKETS
 from beam_pipeline.dataset_info import DatasetInfo
 from beam_pipeline.errors import ConversionError
 from beam_pipeline.hashing import bucket_hash
@@ -99,5 +99,5 @@ def _finished(info: DatasetInfo) -> DatasetInfo:
 def _by_bucket(refs: list[ImageRef]) -> list[tuple[int, RefBatch]]:
     buckets: dict[int, list[ImageRef]] = {}
     for ref in refs:
-        buckets.setdefault(bucket_hash(ref.key, DUPLICATE_BUCKETS), []).append(ref)
+        buckets.setdefault(bucket_hash(ref.key, BUCKETS), []).append(ref)
     return [(bucket, RefBatch(members)) for bucket, members in buckets.items()]

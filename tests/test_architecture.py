@@ -17,6 +17,7 @@ from apache_beam.portability.common_urns import primitives
 
 import beam_pipeline
 from beam_pipeline.inputs import ListingReport, resolve_inputs
+from beam_pipeline.options import EqualImages
 from beam_pipeline.pipeline import build_pipeline, with_name
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.ref_coder import RefBatchCoder
@@ -284,6 +285,10 @@ def test_only_references_cross_a_group_by_key(tmp_path: pathlib.Path) -> None:
     own = {name: c for name, c in coders.items() if "Combine" not in name and "Merge" not in name}
     assert {name.split("/")[-1] for name in own} == {"GroupByBucket", "GroupByShard"}
     assert {type(coder) for coder in own.values()} == {RefBatchCoder}
+    # Equal images are compared by a hash that a reference has with it.
+    dropping = crossing(tmp_path / "drop", equal_images=EqualImages.DROP)
+    compared = [coder for name, coder in dropping.items() if name.endswith("/GroupByBytes")]
+    assert [type(coder) for coder in compared] == [RefBatchCoder]
     # The others add up tallies and reports, which are small whatever the input.
     others = {name for name in coders if name not in own}
     assert all("TallyReferences" in name or "MergeReports" in name for name in others)

@@ -17,6 +17,7 @@ from beam_pipeline.options import (
     Compression,
     ConvertOptions,
     Encoding,
+    EqualImages,
     FeatureNames,
     FeatureType,
     ImageOptions,
@@ -83,6 +84,13 @@ def add_command(subparsers: Any) -> None:
         default=[],
         metavar="NAME:TYPE",
         help="keep a manifest column as a feature; TYPE is int64, float, bytes or text; repeatable",
+    )
+    group.add_argument(
+        "--equal_images",
+        default=defaults_output.equal_images.value,
+        choices=[choice.value for choice in EqualImages],
+        help="with the same bytes under different names: keep all, or drop copies, which reads "
+        "every image twice (default: %(default)s)",
     )
     group = parser.add_argument_group("images")
     group.add_argument(
@@ -300,6 +308,7 @@ def parse_options(args: argparse.Namespace) -> ConvertOptions:
             max_reject_fraction=args.max_reject_fraction,
             max_rejects=args.max_rejects,
             license=args.license,
+            equal_images=EqualImages(args.equal_images),
         ),
     )
 

@@ -17,6 +17,11 @@ from beam_pipeline.options import Writer
 from beam_pipeline.same_bytes import StoredImages, find_same_bytes, same_bytes_warnings
 from tests import conversions, fakes
 
+ADVICE = (
+    "--equal_images drop keeps one of each, outside of train where it can, and refuses those "
+    "with several labels"
+)
+
 Image = tuple[str, str, str | None]  # content, split, label
 
 
@@ -117,7 +122,8 @@ def test_texts() -> None:
     assert same_bytes_warnings({}) == []
     plain = find([("x", "train", "a"), ("x", "train", "a")])
     assert same_bytes_warnings(plain) == [
-        "2 images have the same bytes as another one: 0.png and 1.png"
+        "2 images have the same bytes as another one: 0.png and 1.png",
+        ADVICE,
     ]
     both = find([("x", "train", "a"), ("x", "train", "b"), ("y", "train", "a"), ("y", "test", "a")])
     assert same_bytes_warnings(both) == [
@@ -125,6 +131,7 @@ def test_texts() -> None:
         "0.png (a) and 1.png (b)",
         "2 images have the same bytes as one in another split; scores on them are too good: "
         "2.png (train) and 3.png (test)",
+        ADVICE,
     ]
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipeline import ImageRef, ImagesToExamples, InputOptions, ListImages, RejectedImage
-from beam_pipeline.batching import BATCH_REFS, DUPLICATE_BUCKETS, HELD_REFS, batches_by_bucket
+from beam_pipeline.batching import BATCH_REFS, BUCKETS, HELD_REFS, batches_by_bucket
 from beam_pipeline.duplicates import resolve_duplicates
 from beam_pipeline.errors import InputError
 from beam_pipeline.hashing import bucket_hash
@@ -148,7 +148,7 @@ def test_list_batches(folder: pathlib.Path) -> None:
         )
         assert_that(
             keys,
-            equal_to([(bucket_hash(key, DUPLICATE_BUCKETS), key) for key in KEYS]),
+            equal_to([(bucket_hash(key, BUCKETS), key) for key in KEYS]),
             label="keys",
         )
         assert_that(
@@ -165,7 +165,7 @@ def test_batches_hold_each_key_in_its_bucket() -> None:
     seen: list[ImageRef] = []
     for bucket, batch in batches_by_bucket(refs):
         assert isinstance(batch, RefBatch)
-        assert {bucket_hash(one.key, DUPLICATE_BUCKETS) for one in batch.refs} == {bucket}
+        assert {bucket_hash(one.key, BUCKETS) for one in batch.refs} == {bucket}
         assert 0 < len(batch.refs) <= BATCH_REFS
         seen += batch.refs
     assert sorted(seen) == sorted(refs)
