@@ -30,12 +30,13 @@ from beam_pipeline.naming import (
 from beam_pipeline.options import ConvertOptions, EqualImages, InputOptions, Writer
 from beam_pipeline.output_directory import RUN_FILE, OutputDirectory
 from beam_pipeline.progress import BOARD, ProgressDisplay, ProgressReporter, collect
+from beam_pipeline.reference_steps import ListBatches
 from beam_pipeline.run_description import describe_run
 from beam_pipeline.runners import DetachedJob, Job
 from beam_pipeline.storage import config as storage_config
 from beam_pipeline.summary import ConversionSummary
-from beam_pipeline.transforms import ListBatches, WriteContext, WriteDataset
 from beam_pipeline.worker_check import WorkerCheck, make_check
+from beam_pipeline.write_dataset import WriteContext, WriteDataset
 
 
 def build_pipeline(

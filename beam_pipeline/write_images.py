@@ -16,8 +16,8 @@ from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
 from beam_pipeline.run_description import describe_run
 from beam_pipeline.storage import config as storage_config
-from beam_pipeline.transforms import WriteContext, WriteDataset
 from beam_pipeline.types import ImageRef
+from beam_pipeline.write_dataset import WriteContext, WriteDataset
 
 _BATCH = 512
 

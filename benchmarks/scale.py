@@ -26,11 +26,12 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 
-from beam_pipeline import runners, transforms
+from beam_pipeline import runners, write_dataset
 from beam_pipeline.batching import batches_by_bucket
 from beam_pipeline.inputs import ListingReport
 from beam_pipeline.options import ConvertOptions, InputOptions, OutputOptions
 from beam_pipeline.progress import ProgressReporter
+from beam_pipeline.reference_steps import REPORT_TAG
 from beam_pipeline.references import RefBatch
 from beam_pipeline.storage import StorageConfig
 from beam_pipeline.tfrecord_writer import sorted_refs
@@ -58,7 +59,7 @@ class _ListDoFn(beam.DoFn):
             yield key, batch
         report = ListingReport()
         report.listed = count
-        yield beam.pvalue.TaggedOutput(transforms.REPORT_TAG, report)
+        yield beam.pvalue.TaggedOutput(REPORT_TAG, report)
 
 
 class CountShards(beam.PTransform):
@@ -97,8 +98,8 @@ def _collect(
 
 def measure(count: int) -> dict[str, Any]:
     """Runs the pipeline over `count` references in this process."""
-    transforms.WriteShardsToTFRecord = CountShards  # type: ignore[misc, assignment]
-    transforms._finalize = _collect  # type: ignore[assignment]
+    write_dataset.WriteShardsToTFRecord = CountShards  # type: ignore[misc, assignment]
+    write_dataset._finalize = _collect  # type: ignore[assignment]
     options = ConvertOptions(
         InputOptions(("s3://my-company-photos",)),
         OutputOptions("made-up", name="scale", split={"train": 0.9, "test": 0.1}),
@@ -106,7 +107,7 @@ def measure(count: int) -> dict[str, Any]:
     before = _resident()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as staging:
-        context = transforms.WriteContext(
+        context = write_dataset.WriteContext(
             staging=staging,
             replaced=(),
             run={},
@@ -117,12 +118,12 @@ def measure(count: int) -> dict[str, Any]:
         listed = (
             pipeline
             | "Inputs" >> beam.Create([count])
-            | "List" >> beam.ParDo(_ListDoFn()).with_outputs(transforms.REPORT_TAG, main="batches")
+            | "List" >> beam.ParDo(_ListDoFn()).with_outputs(REPORT_TAG, main="batches")
         )
         batches = listed.batches | "Types" >> beam.Map(lambda pair: pair).with_output_types(
             tuple[int, RefBatch]
         )
-        _ = batches | "Write" >> transforms.WriteDataset(options, context, listed.report)
+        _ = batches | "Write" >> write_dataset.WriteDataset(options, context, listed.report)
         result = pipeline.run()
         result.wait_until_finish()
     found = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]

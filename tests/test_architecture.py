@@ -22,7 +22,7 @@ from beam_pipeline.pipeline import build_pipeline, with_name
 from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.ref_coder import RefBatchCoder
 from beam_pipeline.storage import StorageConfig
-from beam_pipeline.transforms import WriteContext
+from beam_pipeline.write_dataset import WriteContext
 from tests import conversions, fakes
 
 ROOT = pathlib.Path(beam_pipeline.__file__).parent.parent
@@ -81,7 +81,9 @@ USES_BEAM = (
     "stock_writer.py",  # Beam's own writer
     "shard_sink.py",
     "tfrecord_writer.py",
+    "reference_steps.py",
     "transforms.py",
+    "write_dataset.py",
     "write_images.py",
     "checks/",
     "inputs/",
@@ -131,7 +133,7 @@ def outside(users: set[str], allowed: tuple[str, ...]) -> set[str]:
 def test_beam_is_imported_only_where_it_may_be() -> None:
     users = users_of("beam_pipeline", "apache_beam")
     assert outside(users, USES_BEAM) == set()
-    assert {"transforms.py", "tfrecord_writer.py"} <= users  # the search does find imports
+    assert {"write_dataset.py", "tfrecord_writer.py"} <= users  # the search does find imports
 
 
 def test_pillow_is_imported_only_by_what_handles_pixels() -> None:
@@ -166,7 +168,8 @@ LAYERS = (
     ("plan", "records", "index", "metadata", "output_directory"),
     ("references", "combiners"),
     ("batching", "shard_sink", "tfrecord_writer", "outcome", "finalize"),
-    ("transforms",),
+    ("reference_steps",),
+    ("transforms", "write_dataset"),
     ("pipeline",),
     ("commands",),
     ("cli",),

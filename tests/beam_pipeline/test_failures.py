@@ -19,7 +19,7 @@ from beam_pipeline.types import RejectReason
 PORTABLE = """Traceback (most recent call last):
   File "apache_beam/runners/common.py", line 1498, in process
     return self.do_fn_invoker.invoke_process(windowed_value)
-  File "beam_pipeline/transforms.py", line 276, in _make_plan
+  File "beam_pipeline/write_dataset.py", line 276, in _make_plan
     raise InputError("labels not in the labels file: 'sad'")
 beam_pipeline.errors.InputError: labels not in the labels file: 'sad'. It has 1: 'happy'
 

@@ -104,7 +104,7 @@ def change_results(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """The last step gets what `change` makes of every ShardResult."""
     real = finalize.finalize
     monkeypatch.setattr(
-        "beam_pipeline.transforms.finalize", lambda *args: real(*args[:4], map(change, args[4]))
+        "beam_pipeline.write_dataset.finalize", lambda *args: real(*args[:4], map(change, args[4]))
     )
 
 
@@ -325,7 +325,7 @@ def test_a_last_step_that_is_repeated_changes_nothing(
         seen.append(real(*args))
         return seen[-1]
 
-    monkeypatch.setattr("beam_pipeline.transforms.finalize", twice)
+    monkeypatch.setattr("beam_pipeline.write_dataset.finalize", twice)
     conversions.run(source, tmp_path / "out", num_shards=3)
     assert seen[0] == dataclasses.replace(seen[1], directory=seen[0].directory)
     read_dataset_info(str(tmp_path / "out"))
@@ -358,7 +358,7 @@ def test_a_last_step_that_is_retried_after_a_failure_finishes(
         raise AssertionError("it was meant to fail")
 
     monkeypatch.setattr(module, name, fail_once)
-    monkeypatch.setattr("beam_pipeline.transforms.finalize", retried)
+    monkeypatch.setattr("beam_pipeline.write_dataset.finalize", retried)
     conversions.run(source, finished, overwrite=True, num_shards=2)
     monkeypatch.undo()
     assert len(read_dataset_info(str(finished)).splits["train"].shards) == 2
