@@ -23,6 +23,7 @@ from beam_pipeline.listing_sizes import with_sizes
 from beam_pipeline.references import RefBatch
 from beam_pipeline.types import ImageRef
 from beam_pipeline.worker_check import WorkerCheck
+from beam_pipeline.worker_dofn import WorkerDoFn
 
 REPORT_TAG = "report"
 
@@ -56,25 +57,6 @@ class ListBatches(beam.PTransform):
         # Beam cannot infer the types of several outputs; this one chooses RefBatchCoder.
         listed.batches.element_type = beam.typehints.Tuple[int, RefBatch]
         return listed
-
-
-class WorkerDoFn(beam.DoFn):
-    """A step that reaches stores with credentials that travel with it.
-
-    Args:
-      config: how workers reach object stores.
-      check: what workers in other processes prove before they work, or None.
-    """
-
-    def __init__(self, config: storage.StorageConfig, check: WorkerCheck | None):
-        self._config = config
-        self._check = check
-
-    def setup(self) -> None:
-        """Prepares the worker."""
-        storage.configure(self._config)
-        if self._check is not None:
-            self._check.check()
 
 
 class _ListBatchesDoFn(WorkerDoFn):

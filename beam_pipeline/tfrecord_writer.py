@@ -35,6 +35,7 @@ from beam_pipeline.references import RefBatch
 from beam_pipeline.shard_sink import BEAM_COMPRESSION, sink_for_split
 from beam_pipeline.types import ImageRef, RejectedImage
 from beam_pipeline.worker_check import WorkerCheck
+from beam_pipeline.worker_dofn import WorkerDoFn
 
 # Rejects whose text travels with a shard's result for the summary; all are in the file.
 _REJECTS_SHOWN = 3
@@ -123,7 +124,7 @@ class WriteShardsToTFRecord(beam.io.WriteToTFRecord):
         ).with_output_types(ShardResult)
 
 
-class _WriteShardDoFn(beam.DoFn):
+class _WriteShardDoFn(WorkerDoFn):
     """((split, number), Iterable[RefBatch]) → ShardResult.
 
     Beside a worker pool two shards are under way at a time, so that the workers have
@@ -138,22 +139,15 @@ class _WriteShardDoFn(beam.DoFn):
         config: storage.StorageConfig,
         check: WorkerCheck | None,
     ):
+        super().__init__(config, check)
         self._options = options
         self._staging = staging
         self._progress = reporter
-        self._config = config
-        self._check = check
         self._maker: tuple[ConversionPlan, RecordMaker] | None = None
         self._under_way: collections.deque[Future[ShardResult]] = collections.deque()
         self._images = beam.metrics.Metrics.counter("imagebeam", "images")
         self._bytes = beam.metrics.Metrics.counter("imagebeam", "bytes")
         self._rejected = beam.metrics.Metrics.counter("imagebeam", "rejected")
-
-    def setup(self) -> None:
-        """Reaches object stores with the credentials that travelled with the DoFn."""
-        storage.configure(self._config)
-        if self._check is not None:
-            self._check.check()
 
     def process(
         self, element: tuple[tuple[str, int], Iterable[RefBatch]], plan: ConversionPlan

@@ -18,6 +18,7 @@ from beam_pipeline.options import (
     Compression,
     ConvertOptions,
     Encoding,
+    EqualImages,
     FeatureNames,
     FeatureType,
     ImageOptions,
@@ -98,6 +99,7 @@ def test_defaults_are_those_of_the_library() -> None:
         (["--overwrite"], "output", {"overwrite": True}),
         (["--max_reject_fraction=0.5"], "output", {"max_reject_fraction": 0.5}),
         (["--license=cc0-1.0"], "output", {"license": "cc0-1.0"}),
+        (["--equal_images=drop"], "output", {"equal_images": EqualImages.DROP}),
         (["--max_rejects=3"], "output", {"max_rejects": 3}),
     ],
 )
