@@ -19,13 +19,17 @@ _WRITE_EVERY = 0.5  # seconds between updates of a worker's progress file
 
 
 class Progress(NamedTuple):
-    """What is done so far: inputs with a verdict, bytes read, rejects."""
+    """What is done so far: inputs with a verdict, bytes read for it, rejects.
+
+    `compared` counts the inputs that were read before, to find equal ones.
+    """
 
     images: int = 0
     bytes: int = 0
     rejected: int = 0
+    compared: int = 0
 
-    def __add__(self, other: tuple) -> Progress:  # type: ignore[override]
+    def __add__(self, other: Progress) -> Progress:  # type: ignore[override]
         return Progress(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -37,9 +41,9 @@ class _Board:
         self.done = Progress()
         self.total: int | None = None
 
-    def add(self, images: int, size: int, rejected: int) -> None:
+    def add(self, more: Progress) -> None:
         with self._lock:
-            self.done += (images, size, rejected)
+            self.done += more
 
     def reset(self) -> None:
         with self._lock:
@@ -66,7 +70,14 @@ class ProgressReporter:
 
     def add(self, images: int, size: int, rejected: int) -> None:
         """Adds finished inputs, bytes read and rejects."""
-        BOARD.add(images, size, rejected)
+        self._add(Progress(images, size, rejected))
+
+    def add_compared(self, images: int) -> None:
+        """Adds inputs that were read to find equal ones."""
+        self._add(Progress(compared=images))
+
+    def _add(self, more: Progress) -> None:
+        BOARD.add(more)
         if os.getpid() != self._launcher and self._directory is not None:
             self._publish()
 
@@ -103,7 +114,7 @@ def collect(directory: str | None) -> tuple[Progress, int | None]:
                     *counts, known = json.load(stream)
             except (OSError, ValueError):
                 continue
-            done += tuple(counts)
+            done += Progress(*counts)
             total = known if known is not None else total
     return done, total
 
@@ -180,8 +191,10 @@ def progress_line(done: Progress, total: int | None, seconds: float) -> str:
         f"{done.bytes / seconds / 1e6 if seconds else 0:,.1f} MB/s",
         f"{done.rejected:,} rejected",
     ]
-    if not done.images:
-        parts = ["listing images" if total is None else f"{total:,} images listed"]
+    if not done.images and total is not None:
+        parts = [f"{total:,} images listed"]
+    elif not done.images:
+        parts = [f"comparing images: {done.compared:,}" if done.compared else "listing images"]
     elif total is not None and rate:
         parts.append(f"{duration(max(0, total - done.images) / rate)} left")
     return "  ".join(parts)

@@ -20,6 +20,7 @@ from beam_pipeline.equal_images import drop_equal_images, with_digests
 from beam_pipeline.hashing import bucket_hash
 from beam_pipeline.inputs import InputPlan, ListingReport, list_images
 from beam_pipeline.listing_sizes import with_sizes
+from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.references import RefBatch
 from beam_pipeline.types import ImageRef
 from beam_pipeline.worker_check import WorkerCheck
@@ -106,15 +107,20 @@ class DropEqualImages(beam.PTransform):
 
     Args:
       max_bytes: larger inputs are not read.
+      reporter: is told what is read.
       config: how workers reach object stores.
       check: what workers in other processes prove before they work, or None.
     """
 
     def __init__(
-        self, max_bytes: int, config: storage.StorageConfig, check: WorkerCheck | None = None
+        self,
+        max_bytes: int,
+        reporter: ProgressReporter,
+        config: storage.StorageConfig,
+        check: WorkerCheck | None = None,
     ):
         super().__init__()
-        self._hash = _HashImagesDoFn(max_bytes, config, check)
+        self._hash = _HashImagesDoFn(max_bytes, reporter, config, check)
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Any:
         """Applies the transform."""
@@ -132,15 +138,26 @@ class DropEqualImages(beam.PTransform):
 class _HashImagesDoFn(WorkerDoFn):
     """Reads and hashes inputs, and groups them by a part of their hash."""
 
-    def __init__(self, max_bytes: int, config: storage.StorageConfig, check: WorkerCheck | None):
+    def __init__(
+        self,
+        max_bytes: int,
+        reporter: ProgressReporter,
+        config: storage.StorageConfig,
+        check: WorkerCheck | None,
+    ):
         super().__init__(config, check)
         self._max_bytes = max_bytes
+        self._reporter = reporter
+        self._compared = beam.metrics.Metrics.counter("imagebeam", "compared")
 
     def start_bundle(self) -> None:
         self._batcher = Batcher()
 
     def process(self, batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
-        for ref in with_digests(batch.refs, self._max_bytes):
+        refs = with_digests(batch.refs, self._max_bytes)
+        self._reporter.add_compared(len(refs))
+        self._compared.inc(len(refs))
+        for ref in refs:
             # What could not be read goes anywhere.
             number = bucket_hash(ref.key if ref.digest is None else ref.digest.hex(), BUCKETS)
             yield from self._batcher.add(number, [ref])

@@ -87,7 +87,9 @@ class WriteDataset(beam.PTransform):
         resolved = batches | "Duplicates" >> ResolveDuplicates(*reach)
         # RefBatch
         if options.output.equal_images is EqualImages.DROP:
-            resolved = resolved | "EqualImages" >> DropEqualImages(options.image.max_bytes, *reach)
+            resolved = resolved | "EqualImages" >> DropEqualImages(
+                options.image.max_bytes, context.reporter, *reach
+            )
             # RefBatch
         report = self._report | "MergeReports" >> beam.CombineGlobally(CombineReports())
         plan = (

@@ -77,7 +77,7 @@ class Job:
             value = counter.committed if counter.committed is not None else counter.attempted
             name = counter.key.metric.name
             counts[name] = counts.get(name, 0) + int(value or 0)
-        done = Progress(*(counts.get(name, 0) for name in ("images", "bytes", "rejected")))
+        done = Progress(*(counts.get(name, 0) for name in Progress._fields))
         self._known = done, counts.get("planned")
         return self._known
 

@@ -52,6 +52,8 @@ def test_duration(seconds: float, text: str) -> None:
     ("done", "total", "seconds", "line"),
     [
         (Progress(), None, 1, "listing images"),
+        (Progress(compared=4321), None, 1, "comparing images: 4,321"),
+        (Progress(compared=4321), 1200, 1, "1,200 images listed"),
         (Progress(), 1200, 1, "1,200 images listed"),
         (
             Progress(1000, 50_000_000, 3),
@@ -85,7 +87,8 @@ def test_counts_of_this_process() -> None:
     reporter.set_total(10)
     reporter.add(3, 100, 1)
     reporter.add(2, 50, 0)
-    assert collect(None) == (Progress(5, 150, 1), 10)
+    reporter.add_compared(7)
+    assert collect(None) == (Progress(5, 150, 1, 7), 10)
 
 
 def test_counts_of_other_processes_come_by_file(tmp_path: pathlib.Path) -> None:
@@ -98,17 +101,19 @@ def test_counts_of_other_processes_come_by_file(tmp_path: pathlib.Path) -> None:
         "reporter.add(4, 40, 2)\n"
         "reporter._published = 0\n"
         "reporter.add(1, 10, 0)\n"
+        "reporter._published = 0\n"
+        "reporter.add_compared(8)\n"
     )
     sent = pickle.dumps(reporter).hex()
     subprocess.run([sys.executable, "-c", script, sent], check=True)
-    assert collect(str(tmp_path)) == (Progress(6, 60, 2), 9)
+    assert collect(str(tmp_path)) == (Progress(6, 60, 2, 8), 9)
 
 
 def test_half_written_files_are_passed_over(tmp_path: pathlib.Path) -> None:
     (tmp_path / "1").write_text("[1, 2")
-    (tmp_path / "2.new").write_text(json.dumps([9, 9, 9, None]))
-    (tmp_path / "3").write_text(json.dumps([1, 2, 0, None]))
-    assert collect(str(tmp_path)) == (Progress(1, 2, 0), None)
+    (tmp_path / "2.new").write_text(json.dumps([9, 9, 9, 9, None]))
+    (tmp_path / "3").write_text(json.dumps([1, 2, 0, 3, None]))
+    assert collect(str(tmp_path)) == (Progress(1, 2, 0, 3), None)
     assert collect(str(tmp_path / "nothing")) == (Progress(), None)
 
 
@@ -191,7 +196,7 @@ def test_a_source_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPatc
 
 
 def test_progress_adds_up() -> None:
-    ten = (10, 20, 30)
-    assert Progress(1, 2, 3) + ten == Progress(11, 22, 33)
+    ten = Progress(10, 20, 30, 40)
+    assert Progress(1, 2, 3, 4) + ten == Progress(11, 22, 33, 44)
     assert isinstance(Progress(1, 2, 3) + Progress(1, 1, 1), Progress)
     assert progress.BOARD is BOARD

@@ -12,6 +12,7 @@ from beam_pipeline.batching import BATCH_REFS, BUCKETS, HELD_REFS, batches_by_bu
 from beam_pipeline.hashing import bucket_hash
 from beam_pipeline.inputs import resolve_inputs
 from beam_pipeline.options import InputOptions
+from beam_pipeline.progress import ProgressReporter
 from beam_pipeline.reference_steps import DropEqualImages, ListBatches, ResolveDuplicates
 from beam_pipeline.references import RefBatch
 from beam_pipeline.storage import StorageConfig
@@ -106,7 +107,7 @@ def test_drop_equal_images_in_a_pipeline(tmp_path: pathlib.Path) -> None:
         found = (
             pipeline
             | beam.Create([RefBatch(refs[:1]), RefBatch(refs[1:3]), RefBatch(refs[3:])])
-            | DropEqualImages(1 << 20, StorageConfig())
+            | DropEqualImages(1 << 20, ProgressReporter(None), StorageConfig())
             | beam.FlatMap(lambda batch: batch.refs)
         )
         problem = Problem(Outcome.DUPLICATE, "same_bytes", "same bytes as a.png")

@@ -56,9 +56,9 @@ def _job(result: Any) -> Job:
 
 def test_progress_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "_POLL_SECONDS", 0.0)
-    result = FakeResult({"images": 5, "bytes": 100, "planned": 50})
+    result = FakeResult({"images": 5, "bytes": 100, "compared": 7, "planned": 50})
     job = _job(result)
-    assert job.progress() == (Progress(5, 100, 0), 50)
+    assert job.progress() == (Progress(5, 100, 0, 7), 50)
     result.counts = {"images": 9, "bytes": 200, "rejected": 1, "planned": 50}
     assert job.progress() == (Progress(9, 200, 1), 50)
     assert job.id == "job-7"
