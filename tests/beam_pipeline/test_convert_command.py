@@ -11,7 +11,8 @@ import pytest
 
 from beam_pipeline import cli
 from beam_pipeline.commands import convert as convert_command
-from beam_pipeline.commands.convert import parse_options, parse_size
+from beam_pipeline.commands.convert import parse_options
+from beam_pipeline.commands.values import parse_size
 from beam_pipeline.errors import UsageError
 from beam_pipeline.options import (
     ColorProfile,
