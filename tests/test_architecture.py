@@ -194,6 +194,7 @@ def test_no_layer_imports_one_above_it() -> None:
         ("beam_pipeline", ("apache_beam", "PIL", "pyarrow", "tensorflow")),
         ("beam_pipeline.cli", ("apache_beam", "PIL", "pyarrow", "tensorflow")),
         ("beam_pipeline.worker_pool", ("apache_beam", "tensorflow", "pyarrow")),
+        ("beam_pipeline.worker_main", ("apache_beam", "tensorflow", "pyarrow")),
         ("beam_pipeline.records", ("apache_beam", "tensorflow")),
         ("beam_pipeline.dataset_info", ("apache_beam", "tensorflow", "PIL")),
         ("beam_pipeline.dry_run", ("apache_beam", "tensorflow")),

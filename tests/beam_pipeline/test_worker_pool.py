@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline import records, storage, worker_pool
+from beam_pipeline import records, storage, worker_main, worker_pool
 from beam_pipeline.errors import ConversionError, InputError, StorageError
 from beam_pipeline.examples import feature_specs
 from beam_pipeline.options import Encoding, FeatureNames, ImageOptions
@@ -235,7 +235,7 @@ def test_what_cannot_be_pickled_is_described() -> None:
     try:
         raise Odd("why")
     except Odd as error:
-        sent = pickle.loads(pickle.dumps(worker_pool._sendable(error)))
+        sent = pickle.loads(pickle.dumps(worker_main._sendable(error)))
     assert isinstance(sent, RuntimeError)
     assert str(sent) == "Odd: why"
 
