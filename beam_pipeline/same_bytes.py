@@ -120,8 +120,13 @@ def _read(
     return rows
 
 
-def same_bytes_warnings(found: Mapping[str, Any]) -> list[str]:
-    """What the user should know of the result of find_same_bytes, one sentence each."""
+def same_bytes_warnings(found: Mapping[str, Any], *, dropped: bool = False) -> list[str]:
+    """What the user should know of the result of find_same_bytes, one sentence each.
+
+    Args:
+      found: the result.
+      dropped: whether inputs with the same bytes were dropped before.
+    """
     if not found:
         return []
     lines = []
@@ -135,10 +140,13 @@ def same_bytes_warnings(found: Mapping[str, Any]) -> list[str]:
     if not lines:
         example = _example(found["shown"], None)
         lines.append(f"{found['images']:,} images have the same bytes as another one: {example}")
-    lines.append(
-        "--equal_images drop keeps one of each, outside of train where it can, and refuses those "
-        "with several labels"
-    )
+    if dropped:
+        lines.append("their files differ: they became equal where they were written anew")
+    else:
+        lines.append(
+            "--equal_images drop keeps one of each, outside of train where it can, and refuses "
+            "those with several labels"
+        )
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from beam_pipeline import dataset_info
 from beam_pipeline.dataset_info import DatasetInfo
@@ -133,7 +134,9 @@ class ConversionSummary:
             warnings.append(f"class {label} has no image left: all of its inputs were refused")
         same_bytes = run.get("same_bytes")
         if isinstance(same_bytes, dict):
-            warnings += same_bytes_warnings(same_bytes)
+            options: Any = run.get("options")
+            dropped = bool(options) and options["output"].get("equal_images") == "drop"
+            warnings += same_bytes_warnings(same_bytes, dropped=dropped)
         counted = run.get("decoder_warnings")
         if isinstance(counted, dict):
             warnings += [f"decoder: {line}" for line in describe_warnings(counted)]

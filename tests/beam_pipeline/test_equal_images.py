@@ -259,3 +259,13 @@ def test_the_command(
     shown = capfd.readouterr()
     assert "56 inputs: 51 to convert, 3 already refused, 2 duplicates" in shown.out
     assert "dry run: images were compared, not decoded" in shown.out
+
+
+def test_files_that_become_equal_are_still_told(tmp_path: pathlib.Path) -> None:
+    pixels = fakes.picture(8, 8)
+    files = {"a/x.bmp": fakes.encode(pixels, "BMP"), "a/y.tiff": fakes.encode(pixels, "TIFF")}
+    fakes.write_tree(tmp_path / "in", files)
+    text = conversions.run(tmp_path / "in", tmp_path / "out", equal_images=DROP).text()
+    assert "warning: 2 images have the same bytes as another one: a/x.bmp and a/y.tiff" in text
+    assert "warning: their files differ" in text
+    assert "--equal_images" not in text

@@ -125,6 +125,9 @@ def test_texts() -> None:
         "2 images have the same bytes as another one: 0.png and 1.png",
         ADVICE,
     ]
+    assert same_bytes_warnings(plain, dropped=True)[1:] == [
+        "their files differ: they became equal where they were written anew"
+    ]
     both = find([("x", "train", "a"), ("x", "train", "b"), ("y", "train", "a"), ("y", "test", "a")])
     assert same_bytes_warnings(both) == [
         "2 images have the same bytes as one with another label; one of the two is wrong: "
