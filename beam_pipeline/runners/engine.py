@@ -34,6 +34,8 @@ class Engine:
       lines: what it will do, for the user.
       status: where else the job can be looked at (a URL or a command), or None.
       job_name: by which the engine lists the job, or None.
+      silence_seconds: after which a job whose metrics all stand still is taken for dead;
+        None for engines that notice by themselves that a worker is gone.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Engine:
     lines: tuple[str, ...] = ()
     status: str | None = None
     job_name: str | None = None
+    silence_seconds: float | None = None
 
     def make_runner(self) -> Any:
         """A runner object for the local engine, else the runner's name."""

@@ -7,11 +7,13 @@ import time
 from typing import Any, NamedTuple
 
 from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.runner import PipelineState
 
 from beam_pipeline.errors import ConversionError
-from beam_pipeline.progress import Progress
+from beam_pipeline.progress import Progress, duration
 from beam_pipeline.runners.engine import Engine
+from beam_pipeline.runners.silence import SilenceWatch
 
 NAMESPACE = "imagebeam"
 _CANCEL_SECONDS = 60.0
@@ -85,12 +87,36 @@ class Job:
         """Waits for the end of the job.
 
         Raises:
-          ConversionError: it was cancelled.
+          ConversionError: it was cancelled, or it was given up because nothing moved in it.
           Exception: whatever the engine raises for a job that failed.
         """
+        seconds = self.engine.silence_seconds
+        if seconds is None:
+            return self._wait()
+        with SilenceWatch(self._work, seconds, self.cancel) as watch:
+            try:
+                return self._wait()
+            except Exception as error:
+                if not watch.silent:
+                    raise
+                raise ConversionError(
+                    f"nothing moved in job {self.id} on {self.engine.name} for "
+                    f"{duration(seconds)}, so it was given up. Most likely a worker is gone "
+                    "(killed, for lack of memory?) and the engine has not noticed; see what the "
+                    "workers wrote last, and start again. Nothing was kept"
+                ) from error
+
+    def _wait(self) -> None:
         state = self._result.wait_until_finish()
         if state is not None and state != PipelineState.DONE:
             raise ConversionError(f"the job on {self.engine.name} ended as {state}")
+
+    def _work(self) -> frozenset[bytes] | None:
+        """All that the engine counts and times in a job, or None before the first work."""
+        request = beam_job_api_pb2.GetJobMetricsRequest(job_id=self._result._job_id)
+        metrics = self._result._job_service.GetJobMetrics(request).metrics
+        infos = [*metrics.attempted, *metrics.committed]
+        return frozenset(info.SerializeToString(deterministic=True) for info in infos) or None
 
     def ended(self) -> bool:
         """Whether the engine says that the job is over; False where it cannot be asked."""

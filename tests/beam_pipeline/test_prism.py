@@ -154,9 +154,18 @@ def test_no_wait_needs_an_engine_that_goes_on(inputs: pathlib.Path, tmp_path: pa
     assert not (tmp_path / "out").exists()
 
 
+# The command with a shorter patience: Prism does not notice every lost worker.
+PATIENCE = 30.0
+IMPATIENT = (
+    "import sys; from beam_pipeline import cli; from beam_pipeline.runners import prism; "
+    f"prism.SILENCE_SECONDS = {PATIENCE}; sys.exit(cli.main(sys.argv[1:]))"
+)
+
+
 @pytest.mark.prism
-def test_a_worker_killed_in_the_middle(tmp_path: pathlib.Path) -> None:
-    """Either the identical output, or a failure with nothing that looks finished."""
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_lost_in_the_middle(blow: signal.Signals, tmp_path: pathlib.Path) -> None:
+    """Killed: the identical output, or a failure. Silent: given up. Nothing looks finished."""
     inputs = tmp_path / "inputs"
     engines.copies(inputs, fakes.jpeg(1, height=1500, width=2000), 120, ("a", "b"))
     options = ("--num_shards=12", "--resize=64x64", "--name=large")
@@ -172,7 +181,7 @@ def test_a_worker_killed_in_the_middle(tmp_path: pathlib.Path) -> None:
         with open(log, "wb") as stream:
             launcher = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "beam_pipeline", "convert"),
+                    *(sys.executable, "-c", IMPATIENT, "convert"),
                     *("--input", inputs, "--output", output, *options),
                     *("--runner=prism", f"--job_endpoint={endpoint}"),
                     *("--environment_type=EXTERNAL", f"--environment_config={pool}"),
@@ -195,14 +204,18 @@ def test_a_worker_killed_in_the_middle(tmp_path: pathlib.Path) -> None:
             ]
             assert workers
             for pid in workers:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, blow)
             code = launcher.wait(timeout=180)
         finally:
             launcher.kill()
             launcher.wait()
-    if code == 0:
+    if code == 0 and blow == signal.SIGKILL:
         engines.assert_same_dataset(output, expected)
-    else:
-        assert not engines.looks_finished(output), sorted(output.rglob("*"))
-        assert not list(output.glob(".imagebeam*")) if output.exists() else True
-        assert "Traceback" not in log.read_text()
+        return
+    assert code == 1
+    text = log.read_text()
+    if blow == signal.SIGSTOP:
+        assert f"nothing moved in job job-001 on prism for {PATIENCE:.0f}s" in text
+    assert "Traceback" not in text
+    assert not engines.looks_finished(output), sorted(output.rglob("*"))
+    assert not list(output.glob(".imagebeam*"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from apache_beam.metrics.execution import MetricKey
 from apache_beam.metrics.metricbase import MetricName
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.runner import PipelineState
 
 from beam_pipeline.errors import ConversionError
@@ -72,6 +76,73 @@ def test_a_job_that_ends_otherwise_than_done() -> None:
     _job(FakeResult({}, PipelineState.DONE)).wait()
     with pytest.raises(ConversionError, match="the job on flink ended as CANCELLED"):
         _job(FakeResult({}, PipelineState.CANCELLED)).wait()
+
+
+class SilentResult(FakeResult):
+    """A job that answers, waits for its end, and holds what a worker has counted."""
+
+    def __init__(self, answers: Iterable[bytes]):
+        super().__init__({})
+        self.asked = 0
+        self._answers = iter(answers)
+        self._ended = threading.Event()
+        self._job_service = self
+
+    def GetJobMetrics(self, request: Any) -> Any:
+        assert request.job_id == self._job_id
+        self.asked += 1
+        payload = next(self._answers)
+        infos = [metrics_pb2.MonitoringInfo(urn="work", payload=payload)] if payload else []
+        return SimpleNamespace(metrics=SimpleNamespace(attempted=infos, committed=[]))
+
+    def wait_until_finish(self) -> str:
+        assert self._ended.wait(30)
+        raise RuntimeError(f"Pipeline failed in state {self.state}")
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._ended.set()
+
+
+def _watched(result: Any) -> Job:
+    job = Job(Engine("prism", "PrismRunner", PipelineOptions([]), silence_seconds=0.1))
+    job.started(result)
+    return job
+
+
+def test_a_job_in_which_nothing_moves_is_given_up() -> None:
+    # It has no work at first, moves, and then stands still.
+    moving = [b"", b"", *(bytes([1 + number]) for number in range(30))]
+    result = SilentResult(itertools.chain(moving, itertools.repeat(b"\x2a")))
+    with pytest.raises(ConversionError, match="nothing moved in job job-7 on prism") as caught:
+        _watched(result).wait()
+    assert result.cancelled
+    assert result.asked > len(moving) + 20
+    assert "Nothing was kept" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["moves", "has no work yet", "cannot be asked"])
+def test_a_job_that_is_alive_or_unknown_is_not_given_up(kind: str) -> None:
+    answers: Iterable[bytes] = {
+        "moves": (str(number).encode() for number in itertools.count()),
+        "has no work yet": itertools.repeat(b""),
+        "cannot be asked": (),  # next() of it raises
+    }[kind]
+    result = SilentResult(answers)
+    threading.Timer(0.5, result._ended.set).start()
+    with pytest.raises(RuntimeError, match="failed in state RUNNING"):
+        _watched(result).wait()
+    assert not result.cancelled
+    assert result.asked > 40
+
+
+def test_engines_that_notice_a_lost_worker_are_not_watched() -> None:
+    result = SilentResult(())
+    job = _job(result)
+    result._ended.set()
+    with pytest.raises(RuntimeError):
+        job.wait()
+    assert result.asked == 0
 
 
 def test_cancel_waits_for_the_end() -> None:
